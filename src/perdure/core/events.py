@@ -1,0 +1,343 @@
+"""The events of a log: a closed union of small structs, numbered for ever.
+
+A row stores the number of its type, the format of its data and the data itself; `read` turns it back into an event and
+lifts old formats by an upcaster. A number never changes its meaning; a type that this code does not know is an error
+that parks the execution, never a guess.
+
+Inputs (they drive the code): Started, ActionSettled, TimerFired, EventReceived, ChildSettled, CancelRequested.
+Outputs (they follow from the code and are compared on replay): TimerStarted, TimerCancelled, ActionCancelled,
+ChildStarted, Marked, Published, EventRejected, Restarted, Completed, Failed, Cancelled.
+The rest is the engine's own bookkeeping: attempts, pauses, take-overs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core.records import Row
+from perdure.errors import Undecodable
+
+NULL = Raw(b"null")
+
+
+class Error(Struct, frozen=True, omit_defaults=True):
+    """A recorded failure. `type` is the class name, `where` the line of user code that raised it."""
+
+    type: str
+    message: str
+    where: str = ""
+    details: Raw = NULL
+    attempts: int = 1
+    cause: Error | None = None
+
+
+class Received(Struct, frozen=True, omit_defaults=True):
+    """An external event as it waits in a buffer."""
+
+    id: str
+    name: str
+    payload: Raw = NULL
+    by: str = ""
+
+
+class Started(Struct, frozen=True, omit_defaults=True):
+    workflow: str
+    version: int
+    input: Raw
+    by: str = ""
+    parent: str = ""
+    forked: str = ""  # key and version of the run this one was forked from
+    python: str = ""
+
+
+class Completed(Struct, frozen=True, omit_defaults=True):
+    result: Raw = NULL
+    note: str = ""
+
+
+class Failed(Struct, frozen=True, omit_defaults=True):
+    error: Error
+    since: int = 0  # the last version that a retry keeps
+
+
+class CancelRequested(Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    by: str = ""
+    deadline: int = 0  # after this the clean-up is over
+    now: bool = False  # no clean-up at all
+
+
+class Cancelled(Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    forced: bool = False  # without, or before the end of, its clean-up
+    since: int = 0  # the last version that a retry keeps
+
+
+class Paused(Struct, frozen=True, omit_defaults=True):
+    until: int = 0
+    reason: str = ""
+    by: str = ""
+
+
+class Resumed(Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    by: str = ""
+
+
+class TakenOver(Struct, frozen=True, omit_defaults=True):
+    holder: str
+    lapses: int = 0
+
+
+class Stuck(Struct, frozen=True, omit_defaults=True):
+    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit
+    reason: str
+    code: str = ""  # fingerprint of the workflow's code that was at hand
+
+
+class Redriven(Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    by: str = ""
+
+
+class Restarted(Struct, frozen=True, omit_defaults=True):
+    """A checkpoint: replay begins here, the log stays whole."""
+
+    input: Raw
+    ref: int  # command numbers go on, so keys stay unique
+    draws: int = 0
+    began: int = 0  # when the execution started: the zero of its clock
+    workflow: str = ""
+    version: int = 0
+    buffered: list[Received] = []
+    patches: list[str] = []
+    published: Raw = NULL
+    cancel: CancelRequested | None = None
+
+
+class ActionScheduled(Struct, frozen=True, omit_defaults=True):
+    """An action that another worker may run."""
+
+    ref: int
+    name: str
+    args: Raw
+    queue: str = ""
+
+
+class ActionStarted(Struct, frozen=True, omit_defaults=True):
+    """Written before an at-most-once action runs."""
+
+    ref: int
+    name: str
+    args: Raw
+
+
+class ActionProgressed(Struct, frozen=True, omit_defaults=True):
+    """The details of a heartbeat; the next attempt can read them."""
+
+    ref: int
+    attempt: int
+    details: Raw
+
+
+class ActionAttempted(Struct, frozen=True, omit_defaults=True):
+    """A try that failed and will be repeated at `due`."""
+
+    ref: int
+    name: str
+    args: Raw
+    attempt: int
+    error: Error
+    due: int
+    began: int = 0
+
+
+class ActionSettled(Struct, frozen=True, omit_defaults=True):
+    """The one outcome of an action; for a local one also its schedule."""
+
+    ref: int
+    name: str
+    args: Raw
+    result: Raw = NULL
+    error: Error | None = None
+    attempts: int = 1
+    began: int = 0
+
+
+class ActionCancelled(Struct, frozen=True, omit_defaults=True):
+    ref: int
+    name: str
+    args: Raw
+
+
+class TimerStarted(Struct, frozen=True, omit_defaults=True):
+    ref: int
+    due: int
+    where: str = ""
+
+
+class TimerFired(Struct, frozen=True, omit_defaults=True):
+    ref: int
+    due: int
+
+
+class TimerCancelled(Struct, frozen=True, omit_defaults=True):
+    ref: int
+
+
+class EventReceived(Struct, frozen=True, omit_defaults=True):
+    name: str
+    payload: Raw = NULL
+    id: str = ""
+    by: str = ""
+    source: str = ""
+
+
+class EventRejected(Struct, frozen=True, omit_defaults=True):
+    """An event that came but does not fit the declared type."""
+
+    id: str
+    name: str
+    reason: str
+
+
+class StateChanged(Struct, frozen=True, omit_defaults=True):
+    before: str
+    after: str
+    event: str = ""
+
+
+class ChildStarted(Struct, frozen=True, omit_defaults=True):
+    ref: int
+    id: str
+    workflow: str
+    version: int
+    input: Raw
+
+
+class ChildSettled(Struct, frozen=True, omit_defaults=True):
+    ref: int
+    id: str
+    result: Raw = NULL
+    error: Error | None = None
+    status: str = "completed"
+
+
+class Marked(Struct, frozen=True, omit_defaults=True):
+    """A value computed once (`kind` record) or a patch taken (`kind` patch)."""
+
+    ref: int
+    kind: str
+    name: str = ""
+    value: Raw = NULL
+
+
+class Published(Struct, frozen=True, omit_defaults=True):
+    state: Raw
+
+
+Event: TypeAlias = (
+    Started
+    | Completed
+    | Failed
+    | CancelRequested
+    | Cancelled
+    | Paused
+    | Resumed
+    | TakenOver
+    | Stuck
+    | Redriven
+    | Restarted
+    | ActionScheduled
+    | ActionStarted
+    | ActionProgressed
+    | ActionAttempted
+    | ActionSettled
+    | ActionCancelled
+    | TimerStarted
+    | TimerFired
+    | TimerCancelled
+    | EventReceived
+    | EventRejected
+    | StateChanged
+    | ChildStarted
+    | ChildSettled
+    | Marked
+    | Published
+)
+
+NUMBERS: dict[type[Any], int] = {
+    Started: 1,
+    Completed: 2,
+    Failed: 3,
+    CancelRequested: 4,
+    Cancelled: 5,
+    Paused: 6,
+    Resumed: 7,
+    TakenOver: 8,
+    Stuck: 9,
+    Redriven: 10,
+    Restarted: 11,
+    ActionScheduled: 12,
+    ActionStarted: 13,
+    ActionAttempted: 14,
+    ActionSettled: 15,
+    ActionCancelled: 16,
+    ActionProgressed: 17,
+    TimerStarted: 18,
+    TimerFired: 19,
+    TimerCancelled: 20,
+    EventReceived: 21,
+    EventRejected: 22,
+    StateChanged: 23,
+    ChildStarted: 24,
+    ChildSettled: 25,
+    Marked: 26,
+    Published: 27,
+}
+TYPES = {number: kind for kind, number in NUMBERS.items()}
+
+#: Lifts data of an old format, by type number and format: `(number, format) -> callable(data) -> data`.
+#: A format rises when the meaning of a field changes; adding a field with a default needs no new one.
+UPCASTERS: dict[tuple[int, int], Callable[[bytes], bytes]] = {}
+FORMATS: dict[int, int] = {}  # type number -> current format, where it is not 1
+
+#: Types that mean an execution got somewhere: a hold that saw one of them did not lapse in vain.
+PROGRESS = frozenset({NUMBERS[kind] for kind in (ActionSettled, TimerFired, ChildSettled, Redriven)})
+
+_codes = {kind: number + 1000 * (FORMATS.get(number, 1) - 1) for kind, number in NUMBERS.items()}
+_decoders = {number: msgspec.json.Decoder(kind).decode for number, kind in TYPES.items()}
+_encode = msgspec.json.Encoder().encode
+
+
+def write(event: Event) -> tuple[int, bytes]:
+    """The type number and the data of an event."""
+    return _codes[type(event)], _encode(event)
+
+
+def row(event: Event, version: int, at: int, fence: int = 0, message_id: str | None = None) -> Row:
+    return Row(version, _codes[type(event)], _encode(event), at, fence, message_id)
+
+
+def read(row: Row) -> Event:
+    """The event of a row, or Undecodable with the place."""
+    number, format = row.type % 1000, row.type // 1000 + 1
+    decode = _decoders.get(number)
+    if decode is None or format > FORMATS.get(number, 1):
+        raise Undecodable(
+            f"version {row.version} of the log has event type {number} in format {format}, which this code does not"
+            " know: it was written by a newer release; deploy that release, then retry the execution"
+        )
+    data = row.data
+    while format < FORMATS.get(number, 1):
+        data = UPCASTERS[number, format](data)
+        format += 1
+    try:
+        event: Event = decode(data)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"version {row.version} of the log cannot be decoded: {error}") from error
+    return event

@@ -1,0 +1,119 @@
+"""Failures as data: an exception becomes an Error in the log and an exception again in the code that waits for it.
+
+An error comes back as ActionFailed that is *also* an instance of its original class when that class is a built-in one
+or was declared (`raises=`), so `except CardDeclined:` works. Nothing is imported because a log names it.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from pathlib import PurePath
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core.codec import encode
+from perdure.core.events import NULL, Error
+from perdure.errors import ActionFailed, ChildFailed, ExecutionFailed, InvalidValue
+
+_NEVER = (StopIteration, StopAsyncIteration)  # would be misread as the end of a coroutine
+_BUILTIN = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER)
+}
+
+
+def describe(error: BaseException, attempts: int = 1) -> Error:
+    """What the log keeps of an exception."""
+    if isinstance(error, ActionFailed | ChildFailed | ExecutionFailed) and error.type:
+        kind, message = error.type, str(error)
+    else:
+        kind, message = type(error).__name__, str(error) or type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        message += ": " + "; ".join(f"{type(inner).__name__}: {inner}" for inner in error.exceptions[:10])
+    for note in getattr(error, "__notes__", ()):
+        message += f" ({note})"
+    cause = error.__cause__
+    return Error(
+        kind,
+        _storable(message),
+        _where(error.__traceback__),
+        _details(error),
+        attempts,
+        describe(cause) if cause is not None and not isinstance(error, ActionFailed | ChildFailed) else None,
+    )
+
+
+def action_failed(error: Error, action: str, raises: Iterable[type[BaseException]] = ()) -> ActionFailed:
+    """A new exception for code that awaits an action; never a shared one, because tracebacks grow."""
+    kind = _known(error.type, raises)
+    details = msgspec.json.decode(error.details)
+    if kind is None:
+        return ActionFailed(
+            f"{action} failed: {error.type}: {error.message}", action, error.type, details, error.attempts
+        )
+    failure: ActionFailed = _both(kind).__new__(_both(kind), error.message)
+    failure.args = (error.message,)
+    failure.action, failure.type, failure.details, failure.attempts = action, error.type, details, error.attempts
+    return failure
+
+
+def child_failed(error: Error, child: str) -> ChildFailed:
+    return ChildFailed(f"{child}: {error.message}", child, error.type, msgspec.json.decode(error.details))
+
+
+_mixed: dict[type[BaseException], type[ActionFailed]] = {}
+
+
+def _both(kind: type[BaseException]) -> type[ActionFailed]:
+    mixed = _mixed.get(kind)
+    if mixed is None:
+        try:
+            mixed = type(kind.__name__, (ActionFailed, kind), {"__module__": kind.__module__, "__str__": _text})
+        except TypeError:  # the layouts of the two do not go together
+            mixed = ActionFailed
+        _mixed[kind] = mixed
+    return mixed
+
+
+def _text(self: BaseException) -> str:
+    return str(self.args[0]) if self.args else ""
+
+
+def _known(name: str, raises: Iterable[type[BaseException]]) -> type[BaseException] | None:
+    for kind in raises:
+        if kind.__name__ == name:
+            return kind
+    return _BUILTIN.get(name)
+
+
+def _details(error: BaseException) -> Raw:
+    details: Any = getattr(error, "details", None)
+    if details is None or isinstance(error, OSError):
+        return NULL
+    try:
+        return Raw(encode(details))
+    except InvalidValue:
+        return Raw(encode(_storable(repr(details)[:1000])))
+
+
+def _where(tb: TracebackType | None) -> str:
+    """The innermost line that is neither Perdure's nor asyncio's."""
+    found = ""
+    while tb is not None:
+        module = tb.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith(("perdure.core", "perdure.flows", "perdure.runtime", "asyncio", "concurrent.")):
+            code = tb.tb_frame.f_code
+            found = f"{PurePath(code.co_filename).name}:{tb.tb_lineno} in {code.co_qualname}"
+        tb = tb.tb_next
+    return found
+
+
+def _storable(text: str) -> str:
+    """Text that any store can hold: no NUL, no lone surrogates, not endless."""
+    text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 10_000 else text[:10_000] + "…"

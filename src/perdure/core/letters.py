@@ -1,0 +1,69 @@
+"""What a mailbox holds: the wishes of the outside, before the holder folds them into the log."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core.events import NULL, Error
+from perdure.core.records import Mail
+from perdure.errors import Undecodable
+
+
+class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_field="is"):
+    name: str
+    payload: Raw = NULL
+    by: str = ""
+    source: str = ""
+
+
+class PauseLetter(Struct, frozen=True, omit_defaults=True, tag="pause", tag_field="is"):
+    until: int = 0
+    reason: str = ""
+    by: str = ""
+
+
+class ResumeLetter(Struct, frozen=True, omit_defaults=True, tag="resume", tag_field="is"):
+    at: int = 0
+    reason: str = ""
+    by: str = ""
+
+
+class CancelLetter(Struct, frozen=True, omit_defaults=True, tag="cancel", tag_field="is"):
+    reason: str = ""
+    by: str = ""
+    timeout: int = 0  # for the clean-up, in microseconds
+    now: bool = False
+
+
+class RedriveLetter(Struct, frozen=True, omit_defaults=True, tag="redrive", tag_field="is"):
+    reason: str = ""
+    by: str = ""
+
+
+class ChildLetter(Struct, frozen=True, omit_defaults=True, tag="child", tag_field="is"):
+    ref: int
+    id: str
+    status: str
+    result: Raw = NULL
+    error: Error | None = None
+
+
+Letter: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | ChildLetter
+
+_decode = msgspec.json.Decoder(Letter).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def seal(letter: Letter) -> bytes:
+    return _encode(letter)
+
+
+def unseal(mail: Mail) -> Letter:
+    try:
+        letter: Letter = _decode(mail.data)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"{mail.key}: message {mail.id} cannot be decoded: {error}") from error
+    return letter

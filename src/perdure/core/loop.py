@@ -1,0 +1,424 @@
+"""The deterministic event loop: asyncio driven by the log, one event at a time.
+
+Rules kept here:
+- A turn is synchronous: make this loop the running one, run until nothing is ready, restore. Time stands still in it.
+- Tasks and async generators are held strongly, in creation order; asyncio holds them weakly, and then the garbage
+  collector would decide what happens.
+- The garbage collector is off during turns: a collection could run another execution's clean-up inside this one.
+- A task hashes by its number, so that sets of tasks iterate the same way on every replay. The number is given after
+  `Task.__init__`: in the process-wide WeakSet of Python <= 3.13 all main tasks would otherwise share one bucket.
+- A suspended coroutine never dies by itself: `evict` throws Evicted into it while every command is refused.
+- Whatever else a loop can do (threads, sockets, processes) is refused at the call, also in later Pythons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import sys
+import threading
+from asyncio import events, tasks
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context, copy_context
+from types import FrameType, TracebackType
+from typing import Any
+
+from perdure.errors import Forbidden, NeverWakes
+
+get_running = events._get_running_loop
+_set_running = events._set_running_loop
+_swap_task: Any = getattr(tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
+_EMPTY = Context()
+#: Tasks whose clean-up never ends: kept for ever, because letting them die would run it outside their loop.
+_undead: list[Any] = []
+
+
+class Evicted(BaseException):
+    """Thrown into suspended workflow code to take it out of memory. Not an Exception: nobody should catch it."""
+
+
+class _Thread(threading.local):
+    """What turns share in one thread: the queue of ready callbacks, and whether a batch of turns is under way."""
+
+    def __init__(self) -> None:
+        self.ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] = deque()
+        self.depth = 0
+
+
+_thread = _Thread()
+
+
+def _hold_generator(agen: AsyncGenerator[Any, Any]) -> None:
+    loop = get_running()
+    if type(loop) is Loop:
+        if len(loop.agens) % 64 == 63:  # forget the finished ones now and then
+            loop.agens = [other for other in loop.agens if other.ag_frame is not None]  # type: ignore[attr-defined]
+        loop.agens.append(agen)
+
+
+class turns:  # noqa: N801 - reads as a phrase: `with turns():`
+    """A batch of turns: garbage collection off, generator hooks on; nested use is free."""
+
+    __slots__ = ("_collecting", "_hooks", "_outer", "_task")
+
+    def __enter__(self) -> None:
+        _thread.depth += 1
+        if _thread.depth > 1:
+            return
+        self._outer = get_running()
+        self._task = _swap_task(self._outer, None) if _swap_task and self._outer is not None else None
+        self._hooks = sys.get_asyncgen_hooks()
+        self._collecting = gc.isenabled()
+        gc.disable()
+        sys.set_asyncgen_hooks(_hold_generator, None)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _thread.depth -= 1
+        if _thread.depth:
+            return
+        sys.set_asyncgen_hooks(*self._hooks)
+        if self._collecting:
+            gc.enable()
+        if self._task is not None:
+            _swap_task(self._outer, self._task)
+
+
+class Handle:
+    """What call_soon and call_at return. Never shared: callers may cancel it."""
+
+    __slots__ = ("call", "due", "live", "loop", "ref")
+
+    def __init__(self, loop: Loop | None = None) -> None:
+        self.live = True
+        self.loop = loop
+        self.ref = 0
+        self.due = 0.0
+        self.call: tuple[Callable[..., object], tuple[Any, ...], Context] | None = None
+
+    def cancelled(self) -> bool:
+        return not self.live
+
+    def when(self) -> float:
+        return self.due
+
+    def cancel(self) -> None:
+        if self.live:
+            self.live = False
+            if self.loop is not None:
+                self.loop.timer_cancelled(self)
+
+
+class Task(asyncio.Task[Any]):
+    __slots__ = ("ctx", "seq")
+    seq: int
+    ctx: Context
+
+    def __hash__(self) -> int:
+        try:
+            return self.seq
+        except AttributeError:  # inside __init__, for the process-wide WeakSet
+            return object.__hash__(self)
+
+    __eq__ = object.__eq__
+
+
+class Future(asyncio.Future[Any]):
+    __slots__ = ("seq",)
+    seq: int
+
+    def __hash__(self) -> int:
+        return self.seq
+
+    __eq__ = object.__eq__
+
+
+class Loop(asyncio.AbstractEventLoop):
+    """One execution's loop. `execution` is the replay that it belongs to."""
+
+    __perdure_loop__ = True
+
+    def __init__(self, execution: Any = None, ref: int = 0, steps: int = 1_000_000) -> None:
+        self.execution = execution
+        self.now = 0.0
+        self.ref = ref
+        self.steps = steps
+        self.timers: dict[int, Handle] = {}
+        self.unset: list[int] = []  # timers cancelled since somebody asked
+        self.tasks: dict[int, Task] = {}
+        self.agens: list[AsyncGenerator[Any, Any]] = []
+        self.main: Task | None = None
+        self.closed = False
+        self.recording = False
+        self.problems: list[dict[str, Any]] = []
+        self._ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] | None = None
+        self._seq = 0
+        self._future_seq = 0
+        self._refused = 0
+
+    # What asyncio calls.
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Any:
+        handle = Handle()
+        ready = self._ready
+        if ready is not None and not self.closed:  # while evicting, a released lock may still try to wake its waiters
+            ready.append((handle, callback, args, copy_context() if context is None else context))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Any:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Any:
+        self._open()
+        if when <= self.now:
+            return self.call_soon(callback, *args, context=context)
+        if not math.isfinite(when):
+            raise ValueError(f"a timer needs a finite time, not {when}")
+        handle = Handle(self)
+        self.ref = handle.ref = self.ref + 1
+        handle.due, handle.call = when, (callback, args, copy_context() if context is None else context)
+        self.timers[handle.ref] = handle
+        self.execution.timer_set(handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self._open()
+        future = Future(loop=self)
+        # A counter of its own: Python versions differ in how many internal futures they make.
+        self._future_seq = future.seq = self._future_seq + 1
+        return future
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Context | None = None, **options: Any
+    ) -> Task:
+        if self.closed:
+            coro.close()
+        self._open()
+        if options.pop("eager_start", None):
+            coro.close()
+            raise Forbidden("eager tasks run before they have a place in the order: use a plain create_task()")
+        self._seq = seq = self._seq + 1
+        context = copy_context() if context is None else context
+        task = Task(coro, loop=self, name=str(name) if name else f"task-{seq}", context=context, **options)
+        task.seq, task.ctx = seq, context
+        self.tasks[seq] = task
+        task.add_done_callback(self._task_ended, context=_EMPTY)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.problems.append(context)  # telemetry, never a decision
+
+    # What the replay calls.
+
+    def timer_cancelled(self, handle: Handle) -> None:
+        if self.timers.pop(handle.ref, None) is not None and not self.closed:
+            self.unset.append(handle.ref)
+
+    def refuse_if_closed(self) -> bool:
+        """While evicting: raise, or after many tries answer True, so that a caller that catches everything yields."""
+        if not self.closed:
+            return False
+        self._refused += 1
+        if self._refused < 100:
+            raise Evicted
+        return True
+
+    def begin(self, coro: Coroutine[Any, Any, Any]) -> None:
+        with turns():
+            outer = self._enter()
+            try:
+                self.main = self.create_task(coro, name="main", context=Context())
+                self._drain()
+            finally:
+                self._leave(outer)
+
+    def fire(self, ref: int) -> None:
+        handle = self.timers.pop(ref)
+        handle.live = False
+        self.now = max(self.now, handle.due)
+        assert handle.call is not None
+        callback, args, context = handle.call
+        self.turn(lambda: self.call_soon(callback, *args, context=context))
+
+    def turn(self, change: Callable[[], object]) -> None:
+        """Apply one change and run until nothing is ready."""
+        with turns():
+            outer = self._enter()
+            try:
+                change()
+                self._drain()
+            finally:
+                self._leave(outer)
+
+    @property
+    def finished(self) -> bool:
+        return self.main is not None and self.main.done() and not self.tasks
+
+    def evict(self) -> None:
+        """Take all suspended code out of memory without letting it do anything."""
+        if self.closed:
+            return
+        self.closed = True
+        with turns():
+            outer = self._enter()
+            try:
+                for task in list(self.tasks.values()):
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    self._throw_into(task)
+                for agen in self.agens:
+                    if agen.ag_frame is not None and not _kill(_athrow(agen), _EMPTY):  # type: ignore[attr-defined]
+                        _undead.append(agen)
+            finally:
+                self._leave(outer)
+        self.tasks.clear()
+        self.timers.clear()
+        self.agens.clear()
+        self.main = None
+
+    # Inside.
+
+    def _open(self) -> None:
+        if self.closed:
+            raise Evicted
+
+    def _enter(self) -> events.AbstractEventLoop | None:
+        outer = get_running()
+        self._ready = _thread.ready
+        _set_running(self)
+        return outer
+
+    def _leave(self, outer: events.AbstractEventLoop | None) -> None:
+        _thread.ready.clear()
+        self._ready = None
+        _set_running(outer)
+
+    def _drain(self) -> None:
+        ready = _thread.ready
+        for _ in range(self.steps):
+            if not ready:
+                break
+            handle, callback, args, context = ready.popleft()
+            if handle.live:
+                try:
+                    context.run(callback, *args)
+                except Exception as error:
+                    self.call_exception_handler({"message": repr(callback), "exception": error})
+        else:
+            raise NeverWakes(
+                f"the workflow does not come to rest: {self.steps:,} steps in one turn, at {places(self)};"
+                " time stands still between events, so wait with asyncio.sleep(), not with a loop"
+            )
+        if self.tasks and not self.timers and not self.execution.waiting():
+            raise NeverWakes(
+                f"the workflow waits at {places(self)} for something that no action, timer, event or child can bring"
+            )
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        """What asyncio.run does at the end, in creation order: cancel what is left, then close the generators."""
+        assert isinstance(task, Task)
+        del self.tasks[task.seq]
+        if task is self.main:
+            for other in list(self.tasks.values()):
+                other.cancel()
+        if not self.tasks and self.agens:
+            agens = [agen for agen in self.agens if agen.ag_frame is not None]  # type: ignore[attr-defined]
+            self.agens = []
+            if agens:
+                self.create_task(_close_all(agens))
+
+    def _throw_into(self, task: Task) -> None:
+        tasks._enter_task(self, task)
+        try:
+            coro: Any = task.get_coro()
+            if not _kill(coro.throw, task.ctx):
+                _undead.append(task)
+        finally:
+            tasks._leave_task(self, task)
+
+
+def new_loop(execution: Any, ref: int = 0, steps: int = 1_000_000) -> Loop:
+    return Loop(execution, ref, steps)  # type: ignore[abstract] # the refusals are added below
+
+
+class Park:
+    """Awaiting it gives control back once, whatever the state of the loop."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+async def _close_all(agens: list[AsyncGenerator[Any, Any]]) -> None:
+    for agen in agens:
+        await agen.aclose()
+
+
+def _athrow(agen: AsyncGenerator[Any, Any]) -> Callable[[BaseException], object]:
+    def throw(error: BaseException) -> object:
+        step: Any = agen.athrow(error)
+        return step.send(None)
+
+    return throw
+
+
+def _kill(throw: Callable[[BaseException], object], context: Context) -> bool:
+    for _ in range(50):
+        try:
+            context.run(throw, Evicted())
+        except BaseException:  # the coroutine is over, however it put it
+            return True
+    return False
+
+
+def where(task: asyncio.Task[Any]) -> str:
+    """The innermost line of user code at which a suspended task waits."""
+    node: Any = task.get_coro()
+    at: FrameType | None = None
+    while node is not None:
+        frame = getattr(node, "cr_frame", None) or getattr(node, "ag_frame", None) or getattr(node, "gi_frame", None)
+        if frame is not None and not _internal(frame):
+            at = frame
+        node = getattr(node, "cr_await", None) or getattr(node, "ag_await", None) or getattr(node, "gi_yieldfrom", None)
+    return f"{at.f_code.co_qualname}, line {at.f_lineno}" if at is not None else "an unknown place"
+
+
+def _internal(frame: FrameType) -> bool:
+    module: str = frame.f_globals.get("__name__", "")
+    return module.startswith(("asyncio.", "perdure.core.", "perdure.flows.")) or module == "contextlib"
+
+
+def places(loop: Loop) -> str:
+    return "; ".join(dict.fromkeys(where(task) for task in loop.tasks.values())) or "its end"
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(self: Loop, *args: Any, **kwargs: Any) -> Any:
+        for arg in args:
+            if asyncio.iscoroutine(arg):
+                arg.close()
+        raise Forbidden(f"loop.{name}() cannot be replayed: put what needs it into an action")
+
+    return refuse
+
+
+for _name in dir(asyncio.AbstractEventLoop):
+    if not _name.startswith("_") and _name not in Loop.__dict__:
+        setattr(Loop, _name, _refusal(_name))

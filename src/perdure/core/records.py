@@ -1,0 +1,209 @@
+"""What crosses the ports: rows of the log, mail, holds, commits and their answers.
+
+Rules kept here: values only, no behaviour; times are integer microseconds since the epoch by the store's clock;
+`data` is JSON that no store ever looks into. A key is `tenant/id`, so every row carries its tenant by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+Status: TypeAlias = Literal["open", "paused", "stuck", "completed", "failed", "cancelled"]
+#: What people see: an open execution is `running` while somebody holds it and `waiting` otherwise.
+ShownStatus: TypeAlias = Literal["running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
+ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+
+
+def key_of(tenant: str, id: str) -> str:
+    return f"{tenant}/{id}"
+
+
+def tenant_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def id_of(key: str) -> str:
+    return key.partition("/")[2]
+
+
+class Row(Struct, frozen=True, gc=False):
+    """One event of a log as it is stored: dense versions 1..n, never changed."""
+
+    version: int
+    type: int
+    data: bytes
+    at: int
+    fence: int = 0
+    message_id: str | None = None
+
+
+class Start(Struct, frozen=True):
+    """A new execution: its head, its first rows (one, or the prefix of a fork or an import), its wake row."""
+
+    key: str
+    workflow: str
+    definition: str  # name@version
+    queue: str
+    sha: str  # of workflow and input: what makes a second start the same start
+    rows: tuple[Row, ...]
+    parent: str | None = None
+    parent_ref: int | None = None
+    status: Status = "open"  # anything else only for an import of an ended log
+    result: bytes | None = None
+    state: bytes | None = None
+    base: int = 1
+
+
+Started: TypeAlias = Literal["created", "same", "conflict"]
+
+
+class Mail(Struct, frozen=True, gc=False):
+    """A message for an execution. `id` is unique per execution and stays recognisable in the log."""
+
+    key: str
+    id: str
+    data: bytes
+    sha: str = ""
+
+
+class Sent(Struct, frozen=True, gc=False):
+    """The answer to one mail; `holder` is the worker that holds the execution now, to be hinted directly."""
+
+    answer: Literal["accepted", "duplicate", "conflict", "ended", "missing"]
+    queue: str = ""
+    holder: str | None = None
+
+
+class Held(Struct, frozen=True):
+    """The execution is ours: its token, the rows after what we knew, its mail in order."""
+
+    key: str
+    token: int
+    definition: str
+    queue: str
+    lapses: int
+    status: Status
+    rows: Sequence[Row]
+    mail: Sequence[Mail]
+    parent: str | None = None
+    parent_ref: int | None = None
+
+
+class Busy(Struct, frozen=True, gc=False):
+    """Another worker holds it: forward the hint."""
+
+    key: str
+    holder: str
+
+
+class Gone(Struct, frozen=True, gc=False):
+    """It has ended, or never was."""
+
+    key: str
+
+
+HoldAnswer: TypeAlias = Held | Busy | Gone
+
+
+class Park(Struct, frozen=True, gc=False):
+    """Give the hold back cleanly; wake at `due`, or only by mail."""
+
+    status: Status
+    due: int | None
+    state: bytes | None = None
+    waits: bytes | None = None
+    base: int = 1
+
+
+class End(Struct, frozen=True, gc=False):
+    """The last commit of an execution."""
+
+    status: Status
+    result: bytes | None
+    state: bytes | None = None
+    base: int = 1
+
+
+class Commit(Struct):
+    """All that one execution writes in one atomic step."""
+
+    key: str
+    token: int
+    rows: list[Row]
+    settle: Park | End | None = None
+    fired: int | None = None  # latest due time among the timers fired here: the store refuses it early
+    done: Sequence[str] = ()  # ids of mail folded here: each must still be there
+    children: Sequence[Start] = ()
+    mail: Sequence[Mail] = ()  # to other executions; dropped where they have ended
+
+
+#: ok: written. mail: written, but the park was refused because mail waits (the hold stands); for an End: refused,
+#: nothing written, the hold stands. early: a timer is not due by the store's clock, nothing written, the hold stands.
+#: stale: somebody else has moved on, nothing written: drop the memory.
+Outcome: TypeAlias = Literal["ok", "mail", "early", "stale"]
+
+
+class Due(Struct, frozen=True, gc=False):
+    """A wake row or mail whose time has come; `holder` is set when a live worker holds the execution."""
+
+    key: str
+    queue: str
+    holder: str | None = None
+
+
+class Head(Struct, frozen=True):
+    """The summary row of an execution, joined with its wake row."""
+
+    key: str
+    workflow: str
+    definition: str
+    queue: str
+    status: Status
+    version: int
+    sha: str
+    parent: str | None
+    parent_ref: int | None
+    state: bytes | None
+    waits: bytes | None
+    result: bytes | None
+    started_at: int
+    changed_at: int
+    holder: str | None = None  # of a live lease
+    due: int | None = None
+    lapses: int = 0
+    mail: int = 0
+
+    @property
+    def shown(self) -> ShownStatus:
+        if self.status == "open":
+            return "running" if self.holder else "waiting"
+        return self.status
+
+
+class Query(Struct, frozen=True):
+    """What `find` looks for, newest first. `fields` are equalities on published state.
+
+    No tenant means all of them: for the engine's own loops, never for an answer to somebody.
+    """
+
+    tenant: str | None
+    status: ShownStatus | None = None
+    workflow: str | None = None
+    parent: str | None = None
+    after: int | None = None  # started at or after
+    before: int | None = None  # started before
+    fields: dict[str, str | int | float | bool | None] = {}
+    limit: int = 50
+    cursor: tuple[int, str] | None = None  # (started_at, key) of the last one seen
+
+
+class Hint(Struct, frozen=True, gc=False):
+    """What travels on a stream: a reference that may be lost, doubled or reordered."""
+
+    key: str
+    queue: str = ""
+    to: str | None = None  # the worker that holds it
+    ended: bool = False  # not work but news: the execution has ended

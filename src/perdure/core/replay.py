@@ -1,0 +1,562 @@
+"""One execution in memory: its code on a deterministic loop, fed by its log.
+
+State is a function of code and log. `feed` takes the events of the log one by one, in order, whether they are read back
+or happen now; what the code asks for comes out as open actions, children and output events. Rules kept here:
+
+- Commands are numbered by one counter per execution (`ref`). Whatever the log records under a number must be what the
+  code asks for under it; otherwise Nondeterminism, naming the first command that differs.
+- Inputs that arrive while the execution is paused or stuck are kept back and driven at Resumed or Redriven, in order.
+- Outputs that the log already has are not given out again, so a replay of the whole log gives out nothing.
+- Time is the time of the event being applied. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import events as ev
+from perdure.core.commands import Asked, Halt, Limits, RestartWith, Spec, Undo, Waiter, command_of, short
+from perdure.core.failures import describe
+from perdure.core.loop import Handle, Park, new_loop, where
+from perdure.core.records import Row, id_of
+from perdure.errors import InvalidValue, LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
+
+_INPUTS = (ev.ActionSettled, ev.TimerFired, ev.EventReceived, ev.ChildSettled, ev.CancelRequested)
+_decode_json = msgspec.json.decode
+_encode_json = msgspec.json.encode
+
+Outcome: TypeAlias = ev.Completed | ev.Failed | ev.Cancelled | ev.Restarted
+
+
+class Definition(Protocol):
+    """What a replay needs to know of a workflow: how to begin it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    def begin(self, running: Replay, input: Raw) -> Coroutine[Any, Any, Raw]: ...
+
+
+class Replay:
+    """One execution in memory. See the module's rules."""
+
+    def __init__(self, key: str, definition: Definition, limits: Limits | None = None) -> None:
+        self.key = key
+        self.definition = definition
+        self.limits = limits or Limits()
+        self.loop = new_loop(self, steps=self.limits.steps_per_turn)
+        self.version = 0  # of the row being fed
+        self.at = 0  # its time
+        self.began = 0
+        self.actions: dict[int, Asked] = {}
+        self.children: dict[int, Asked] = {}
+        self.waiters: list[Waiter] = []
+        self.buffer: list[ev.Received] = []
+        self.fresh: list[int] = []  # actions asked for and not yet taken
+        self.stops: list[int] = []  # actions no longer wanted
+        self.child_stops: list[int] = []
+        self.outputs: list[ev.Event] = []
+        self.paused: ev.Paused | None = None
+        self.stuck: ev.Stuck | None = None
+        self.cancel: ev.CancelRequested | None = None
+        self.outcome: Outcome | None = None
+        self.undos: list[Undo] = []
+        self.kept = 0  # the last version that a retry would keep
+        self.published: dict[str, Any] = {}
+        self.changed = False
+        self.draws = 0
+        self.base = 1
+        self._backlog: list[tuple[ev.Event, int]] = []
+        self._input = (0, False)  # the input being driven: its version, and whether it is bad news
+        self._logged_timers: set[int] = set()
+        self._expected: dict[int, tuple[int, ev.Event]] = {}
+        self._marks: dict[int, Raw] = {}
+        self._patches: dict[str, bool] = {}
+        self._highest = 0  # ref that the log records
+        self._last_input = 0  # version of the last input that was driven when it was written
+        self._skip = {ev.Published: 0, ev.EventRejected: 0}  # how many of them the log has that were not met yet
+        self._outputs: set[tuple[type[ev.Event], int]] = set()  # numbered outputs that the log has
+        self._fault: PerdureError | None = None
+        self._commands = 0
+
+    # Feeding.
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Feed what the log has, from its beginning or from the newest Restarted on."""
+        log = [(row, ev.read(row)) for row in rows]
+        if len(log) > self.limits.events_per_replay:
+            raise LimitReached(
+                f"{self.key} has {len(log):,} events to replay, more than {self.limits.events_per_replay:,}:"
+                " let the workflow call workflow.restart_with(...) now and then, or raise events_per_replay"
+            )
+        self._index(log)
+        for row, event in log:
+            self.feed(event, row.version, row.at)
+
+    def feed(self, event: ev.Event, version: int, at: int) -> None:
+        """Take one event of the log. Raises when the code no longer fits it; then the replay is of no more use."""
+        self.version = version
+        match event:
+            case ev.Started():
+                self.began = self.at = at
+                self._begin(event.input)
+            case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
+                if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
+                    self._end(ev.Cancelled(event.reason, forced=True, since=version - 1))
+                elif self.paused is not None or self.stuck is not None:
+                    self._backlog.append((event, version))
+                else:
+                    self._drive(event, version, at)
+            case ev.ActionAttempted() | ev.ActionStarted() | ev.ActionProgressed() | ev.ActionScheduled():
+                self._note_attempt(event)
+            case ev.TimerStarted() | ev.TimerCancelled() | ev.ActionCancelled() | ev.ChildStarted():
+                self._check_output(event)
+            case ev.Paused():
+                self.paused = event
+            case ev.Resumed():
+                self.paused = None
+                self._drive_backlog(at)
+            case ev.Stuck():
+                self.stuck = event
+            case ev.Redriven():
+                self.stuck = None
+                self._drive_backlog(at)
+            case ev.Restarted():
+                self._restore(event, version, at)
+            case ev.Completed() | ev.Failed() | ev.Cancelled():
+                self.outcome = event
+            case ev.TakenOver() | ev.Marked() | ev.Published() | ev.EventRejected() | ev.StateChanged():
+                pass
+
+    def evict(self) -> None:
+        self.loop.evict()
+
+    def _index(self, log: Sequence[tuple[Row, ev.Event]]) -> None:
+        window = False
+        for row, event in log:
+            ref = getattr(event, "ref", 0)
+            if ref and not isinstance(event, ev.Restarted):
+                self._expected.setdefault(ref, (row.version, event))
+                self._highest = max(self._highest, ref)
+            if isinstance(event, ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted):
+                self._outputs.add((type(event), event.ref))
+            if isinstance(event, ev.Marked):
+                if event.kind == "patch":
+                    self._patches[event.name] = True
+                else:
+                    self._marks[event.ref] = event.value
+            elif isinstance(event, ev.Published | ev.EventRejected):
+                self._skip[type(event)] += 1
+            elif isinstance(event, ev.Paused | ev.Stuck):
+                window = True
+            elif isinstance(event, ev.Resumed | ev.Redriven):
+                window = False
+            elif not window and isinstance(event, _INPUTS):
+                self._last_input = row.version
+
+    def _begin(self, input: Raw) -> None:
+        self._input = (self.version, False)
+        try:
+            main = self.definition.begin(self, input)
+        except InvalidValue as error:
+            raise Undecodable(f"{self.key}: the input does not fit the workflow's parameters: {error}") from error
+        self._run(lambda: self.loop.begin(main))
+
+    def _drive_backlog(self, at: int) -> None:
+        while self._backlog and self.paused is None and self.stuck is None:
+            self._drive(*self._backlog.pop(0), at)
+
+    def _drive(self, event: ev.Event, version: int, at: int) -> None:
+        if self.outcome is not None:
+            return
+        bad = isinstance(event, ev.CancelRequested) or getattr(event, "error", None) is not None
+        self._input = (version, bad)
+        self.at = max(self.at, at)
+        self.loop.now = max(self.loop.now, (self.at - self.began) / 1e6)
+        match event:
+            case ev.ActionSettled():
+                self._settle(self.actions, event)
+            case ev.ChildSettled():
+                self._settle(self.children, event)
+            case ev.TimerFired():
+                if event.ref not in self.loop.timers:
+                    raise self._differs(event, "the code has no such timer at this point")
+                self._logged_timers.discard(event.ref)
+                self._run(lambda: self.loop.fire(event.ref))
+            case ev.EventReceived():
+                received = ev.Received(event.id, event.name, event.payload, event.by)
+                self._turn(lambda: self._deliver(received))
+            case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
+                self.cancel, main = event, self.loop.main
+                assert main is not None
+                self._turn(lambda: main.cancel(event.reason or None))
+            case _:
+                pass
+
+    def _turn(self, change: Callable[[], object]) -> None:
+        self._run(lambda: self.loop.turn(change))
+
+    def _run(self, turn: Callable[[], None]) -> None:
+        self._commands = 0
+        try:
+            turn()
+        except NeverWakes:
+            if self._fault is None:
+                raise
+        except SystemExit as error:
+            raise NeverWakes(f"{self.key} called sys.exit(): raise an error or return instead") from error
+        if self._fault is not None:
+            raise self._fault
+        self._rest()
+
+    def _halt(self, fault: PerdureError) -> NoReturn:
+        """Called from inside a turn: the replay has failed, whatever the workflow's own handlers say."""
+        self._fault = self._fault or fault
+        raise Halt
+
+    def _rest(self) -> None:
+        """After a turn: cancelled timers, what was published, and whether it is over."""
+        for ref in self.loop.unset:
+            if ref in self._logged_timers:
+                self._logged_timers.discard(ref)
+                self._emit_once(ev.TimerCancelled(ref))
+        self.loop.unset.clear()
+        if self.changed:
+            self.changed = False
+            self._emit_counted(ev.Published(Raw(_encode_json(self.published))))
+        if self.loop.finished and self.outcome is None:
+            self._end(self._outcome())
+
+    def _settle(self, open: dict[int, Asked], event: ev.ActionSettled | ev.ChildSettled) -> None:
+        asked = open.pop(event.ref, None)
+        if asked is None:
+            if event.ref > self.loop.ref:
+                raise self._differs(event, "the code does not ask for it")
+            return  # cancelled or settled before: its late result changes nothing
+        asked.settled, asked.result = self._input[0], event.result
+        if event.error is not None:
+            failure = asked.spec.failure(event.error)
+            self._turn(lambda: asked.future.set_exception(failure))
+            return
+        try:
+            value = asked.spec.decode_result(event.result)
+        except InvalidValue as error:
+            raise Undecodable(
+                f"{self.key}: the result of {asked.spec.name} (version {self.version} of the log) does not fit its"
+                f" declared type: {error}"
+            ) from error
+        self._turn(lambda: asked.future.set_result(value))
+
+    def _note_attempt(
+        self, event: ev.ActionAttempted | ev.ActionStarted | ev.ActionProgressed | ev.ActionScheduled
+    ) -> None:
+        asked = self.actions.get(event.ref)
+        if asked is None:
+            if event.ref > self.loop.ref:
+                raise self._differs(event, "the code does not ask for it")
+            return
+        match event:
+            case ev.ActionAttempted():
+                asked.attempts, asked.due, asked.started = event.attempt, event.due, False
+                self.fresh.append(event.ref)
+            case ev.ActionStarted():
+                asked.started = True
+            case ev.ActionProgressed():
+                asked.progress = event.details
+            case ev.ActionScheduled():
+                pass
+
+    def _check_output(self, event: ev.TimerStarted | ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> None:
+        if event.ref > self.loop.ref:
+            raise self._differs(event, "the code does not ask for it")
+        if isinstance(event, ev.TimerStarted):
+            handle = self.loop.timers.get(event.ref)
+            if handle is None:
+                raise self._differs(event, "the code has no such timer at this point")
+            if self.due_of(handle) != event.due:
+                raise self._differs(event, f"the code sets it to {self.due_of(handle)}")
+            self._logged_timers.add(event.ref)
+        elif isinstance(event, ev.TimerCancelled) and event.ref in self.loop.timers:
+            raise self._differs(event, "the code keeps the timer")
+
+    def _restore(self, event: ev.Restarted, version: int, at: int) -> None:
+        """Begin again from a checkpoint; the loop of before, if any, is over."""
+        self.loop.evict()
+        self.loop = new_loop(self, ref=event.ref, steps=self.limits.steps_per_turn)
+        self.base = version
+        self.began, self.at = event.began, max(self.at, at)
+        self.loop.now = (self.at - self.began) / 1e6
+        self.draws = event.draws
+        self.buffer = list(event.buffered)
+        self._patches.update(dict.fromkeys(event.patches, True))
+        self.published = _decode_json(event.published) or {}
+        self.cancel, self.outcome = event.cancel, None
+        self.actions, self.children, self.waiters, self.undos = {}, {}, [], []
+        self._logged_timers = set()
+        self._begin(event.input)
+
+    # The end.
+
+    def _outcome(self) -> Outcome:
+        main = self.loop.main
+        assert main is not None
+        if main.cancelled():
+            return ev.Cancelled(self.cancel.reason if self.cancel else "", since=self.kept)
+        error = main.exception()
+        if error is None:
+            note = "a cancel request was ignored" if self.cancel else ""
+            return ev.Completed(main.result(), note)
+        if isinstance(error, RestartWith):
+            return ev.Restarted(
+                error.input,
+                self.loop.ref,
+                self.draws,
+                self.began,
+                self.definition.name,
+                self.definition.version,
+                list(self.buffer),
+                [name for name, taken in self._patches.items() if taken],
+                Raw(_encode_json(self.published)),
+                self.cancel,
+            )
+        return ev.Failed(describe(error), self.kept)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.loop.evict()
+
+    # What the code of a workflow asks for. All of it runs inside a turn.
+
+    async def act(self, action: Spec, args: Raw, undo: Spec | None = None) -> Any:
+        if self.loop.refuse_if_closed():
+            await Park()
+        asked = self._ask("action", action, args)
+        self.actions[asked.ref] = asked
+        self.fresh.append(asked.ref)
+        try:
+            value = await asked.future
+        except asyncio.CancelledError:
+            if self.actions.pop(asked.ref, None) is not None and not self.loop.closed:
+                self.stops.append(asked.ref)
+                self._emit_once(ev.ActionCancelled(asked.ref, action.name, args))
+            raise
+        if undo is not None:
+            self.undos.append(Undo(undo, args, asked.result, asked.settled))
+        return value
+
+    async def child(self, workflow: Spec, version: int, args: Raw) -> Any:
+        if self.loop.refuse_if_closed():
+            await Park()
+        asked = self._ask("child", workflow, args)
+        self.children[asked.ref] = asked
+        self._emit_once(ev.ChildStarted(asked.ref, f"{id_of(self.key)}.{asked.ref}", workflow.name, version, args))
+        try:
+            return await asked.future
+        except asyncio.CancelledError:
+            if self.children.pop(asked.ref, None) is not None and not self.loop.closed:
+                self.child_stops.append(asked.ref)
+            raise
+
+    async def receive(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Any:
+        """The next event of one of these names whose payload matches: (event, value)."""
+        if self.loop.refuse_if_closed():
+            await Park()
+        waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at)
+        for event in [event for event in self.buffer if waiter.takes(event)]:
+            self.buffer.remove(event)
+            if (taken := self._accept(waiter, event)) is not None:
+                return taken
+        self.waiters.append(waiter)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+            elif waiter.future.done() and not waiter.future.cancelled():
+                self.buffer.insert(0, waiter.future.result()[0])  # it came, but nobody took it
+            raise
+
+    def record(self, compute: Callable[[], Any]) -> Raw:
+        """A value computed once: JSON from the log, or computed now and put there."""
+        self.loop.refuse_if_closed()
+        self.loop.ref = ref = self.loop.ref + 1
+        self._expect(ref, "record", "", None)
+        if ref in self._marks:
+            return self._marks[ref]
+        if self.replaying:
+            self._halt(
+                Nondeterminism(
+                    f"{self.key}: the code records a value as command {ref}, but the log went on without one"
+                    f" (version {self.version})"
+                )
+            )
+        self.loop.recording = True
+        try:
+            value = compute()
+        finally:
+            self.loop.recording = False
+        self._marks[ref] = value
+        self.outputs.append(ev.Marked(ref, "record", "", value))
+        return Raw(value)
+
+    def patched(self, name: str) -> bool:
+        """Whether this execution takes the new path: decided at the first call, for ever."""
+        self.loop.refuse_if_closed()
+        taken = self._patches.get(name)
+        if taken is None:
+            taken = self._patches[name] = not self.replaying
+            if taken:
+                self.outputs.append(ev.Marked(0, "patch", name))
+        return taken
+
+    def publish(self, fields: Mapping[str, Any]) -> None:
+        self.loop.refuse_if_closed()
+        before = dict(self.published)
+        self.published.update(fields)
+        self.changed = self.changed or self.published != before
+
+    def uuid(self) -> UUID:
+        self.loop.refuse_if_closed()
+        self.draws += 1
+        draw = hashlib.blake2b(f"{self.key}\n{self.draws}".encode(), digest_size=16)
+        return UUID(bytes=draw.digest(), version=4)
+
+    def failing(self) -> None:
+        """The workflow's own code is over, without success: a retry goes back to before what made it so."""
+        version, bad = self._input
+        self.kept = min(version - bad, *(undo.version - 1 for undo in self.undos)) if self.undos else version - bad
+
+    def timer_set(self, handle: Handle) -> None:
+        self._expect(handle.ref, "timer", "", None)
+        self._count()
+
+    # Looking.
+
+    @property
+    def replaying(self) -> bool:
+        """The log shows that this point was passed before."""
+        return self.version < self._last_input or self.loop.ref < self._highest
+
+    def waiting(self) -> bool:
+        return bool(self.actions or self.children or self.waiters)
+
+    def due_of(self, handle: Handle) -> int:
+        """When a timer is due, in microseconds since the epoch; rounded up, so never early."""
+        return self.began + math.ceil(handle.due * 1e6)
+
+    def due_timers(self, now: int) -> tuple[int, int] | None:
+        """The next timer that is due, as (due, ref); equal times in the order of their numbers."""
+        first = min(((self.due_of(handle), ref) for ref, handle in self.loop.timers.items()), default=None)
+        return first if first is not None and first[0] <= now else None
+
+    def next_due(self) -> int | None:
+        """The earliest time at which something happens by itself."""
+        dues = [self.due_of(handle) for handle in self.loop.timers.values()]
+        dues += [asked.due for asked in self.actions.values() if asked.due]
+        if self.cancel is not None and self.cancel.deadline:
+            dues.append(self.cancel.deadline)
+        return min(dues, default=None)
+
+    def unlogged_timers(self) -> list[ev.Event]:
+        """Timers that the log does not show yet. Replay does not need them; people do, once the execution rests."""
+        started: list[ev.Event] = []
+        for ref, handle in self.loop.timers.items():
+            if ref not in self._logged_timers:
+                self._logged_timers.add(ref)
+                started.append(ev.TimerStarted(ref, self.due_of(handle)))
+        return started
+
+    def take(self) -> list[ev.Event]:
+        """The output events since the last call."""
+        outputs, self.outputs = self.outputs, []
+        return outputs
+
+    def places(self) -> list[str]:
+        return list(dict.fromkeys(where(task) for task in self.loop.tasks.values()))
+
+    # Inside.
+
+    def _ask(self, kind: str, spec: Spec, args: Raw) -> Asked:
+        self._count()
+        self.loop.ref = ref = self.loop.ref + 1
+        self._expect(ref, kind, spec.name, args)
+        return Asked(ref, spec, args, self.at, asyncio.Future(loop=self.loop))
+
+    def _count(self) -> None:
+        self._commands += 1
+        if self._commands > self.limits.commands_per_turn:
+            self._halt(
+                LimitReached(
+                    f"{self.key}: more than {self.limits.commands_per_turn:,} commands in one turn; do the work in"
+                    " portions, or raise commands_per_turn"
+                )
+            )
+
+    def _expect(self, ref: int, kind: str, name: str, args: Raw | None) -> None:
+        recorded = self._expected.get(ref)
+        if recorded is None:
+            return
+        version, event = recorded
+        there, there_name, there_args = command_of(event)
+        if there != kind or (there_name and there_name != name):
+            asked = f"{kind} {name}".strip()
+            self._halt(
+                Nondeterminism(
+                    f"{self.key}: the code asks for {asked} as command {ref}, but version {version} of the log records"
+                    f" {there} {there_name}".rstrip()
+                    + ": run the code that this execution began with, or guard the change with workflow.patched()"
+                )
+            )
+        if args is not None and there_args is not None and bytes(there_args) != bytes(args):
+            self._halt(
+                Nondeterminism(
+                    f"{self.key}: the code calls {name} (command {ref}) with {short(args)}, but version {version} of"
+                    f" the log records {short(there_args)}"
+                )
+            )
+
+    def _emit_once(self, event: ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> None:
+        """An output with a number: given out unless the log already has it."""
+        if (type(event), event.ref) not in self._outputs:
+            self.outputs.append(event)
+
+    def _emit_counted(self, event: ev.Published | ev.EventRejected) -> None:
+        if self._skip[type(event)]:
+            self._skip[type(event)] -= 1
+        else:
+            self.outputs.append(event)
+
+    def _accept(self, waiter: Waiter, event: ev.Received) -> tuple[ev.Received, Any] | None:
+        try:
+            return event, waiter.wanted[event.name](event.payload)
+        except InvalidValue as error:
+            self._emit_counted(ev.EventRejected(event.id, event.name, str(error)))
+            return None
+
+    def _deliver(self, event: ev.Received) -> None:
+        for waiter in self.waiters:
+            if not waiter.future.done() and waiter.takes(event):
+                value = self._accept(waiter, event)
+                if value is not None:
+                    self.waiters.remove(waiter)
+                    waiter.future.set_result(value)
+                return
+        self.buffer.append(event)
+
+    def _differs(self, event: ev.Event, but: str) -> Nondeterminism:
+        kind, name, _ = command_of(event)
+        ref = getattr(event, "ref", 0)
+        return Nondeterminism(
+            f"{self.key}: version {self.version} of the log records {kind} {name}".rstrip()
+            + f" as command {ref}, but {but}: run the code that this execution began with, or guard the change with"
+            " workflow.patched()"
+        )

@@ -1,0 +1,327 @@
+"""The one read model: what a log says, for the API, the command line and whoever else looks.
+
+`fold` derives the state of an execution from its rows, at any version, without its code. `why` turns the summary row
+and that state into sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.core import events as ev
+from perdure.core.commands import short
+from perdure.core.durations import show
+from perdure.core.records import ENDED, Head, Row, id_of
+
+_decode = msgspec.json.decode
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+class Entry(Struct, frozen=True):
+    """One event of a log, readable."""
+
+    version: int
+    at: datetime
+    type: str
+    text: str
+    data: dict[str, Any]
+    fence: int = 0
+    message_id: str | None = None
+
+
+class ActionState(Struct):
+    """What the log knows of one action."""
+
+    ref: int
+    name: str
+    args: Any = None
+    status: str = "open"  # open, retrying, completed, failed, cancelled
+    attempts: int = 0
+    began: int | None = None
+    ended: int | None = None
+    next: int | None = None
+    error: ev.Error | None = None
+    progress: Any = None
+    result: Any = None
+
+
+class State(Struct):
+    """An execution as its log tells it, up to `version`."""
+
+    key: str
+    version: int = 0
+    at: int = 0
+    status: str = "open"
+    workflow: str = ""
+    definition: str = ""
+    input: Any = None
+    started_at: int = 0
+    published: dict[str, Any] = {}
+    actions: dict[int, ActionState] = {}
+    timers: dict[int, int] = {}
+    children: dict[int, str] = {}
+    events: int = 0
+    result: Any = None
+    error: ev.Error | None = None
+    paused: ev.Paused | None = None
+    cancel: ev.CancelRequested | None = None
+    stuck: ev.Stuck | None = None
+    base: int = 1
+
+
+def fold(state: State, row: Row) -> State:
+    """Apply one row. The state is changed in place and returned."""
+    event = ev.read(row)
+    state.version, state.at = row.version, row.at
+    match event:
+        case ev.Started():
+            state.workflow, state.definition = event.workflow, f"{event.workflow}@{event.version}"
+            state.input, state.started_at = _decode(event.input), row.at
+        case ev.Restarted():
+            state.base, state.input = row.version, _decode(event.input)
+            state.timers, state.children = {}, {}
+            state.actions = {ref: a for ref, a in state.actions.items() if a.status != "open"}
+        case ev.Completed():
+            state.status, state.result = "completed", _decode(event.result)
+        case ev.Failed():
+            state.status, state.error = "failed", event.error
+        case ev.Cancelled():
+            state.status = "cancelled"
+        case ev.CancelRequested():
+            state.cancel = event
+        case ev.Paused():
+            state.status, state.paused = "paused", event
+        case ev.Resumed():
+            state.status, state.paused = "open", None
+        case ev.Stuck():
+            state.status, state.stuck = "stuck", event
+        case ev.Redriven():
+            state.status, state.stuck = "open", None
+        case ev.Published():
+            state.published = _decode(event.state)
+        case ev.EventReceived():
+            state.events += 1
+        case ev.TimerStarted():
+            state.timers[event.ref] = event.due
+        case ev.TimerFired() | ev.TimerCancelled():
+            state.timers.pop(event.ref, None)
+        case ev.ChildStarted():
+            state.children[event.ref] = event.id
+        case ev.ChildSettled():
+            state.children.pop(event.ref, None)
+        case ev.TakenOver() | ev.Marked() | ev.EventRejected() | ev.StateChanged():
+            pass
+        case _:
+            _fold_action(state, event, row.at)
+    if state.status in ENDED:
+        state.timers, state.children = {}, {}
+    return state
+
+
+def _fold_action(
+    state: State,
+    event: ev.ActionScheduled
+    | ev.ActionStarted
+    | ev.ActionProgressed
+    | ev.ActionAttempted
+    | ev.ActionSettled
+    | ev.ActionCancelled,
+    at: int,
+) -> None:
+    known = state.actions.setdefault(event.ref, ActionState(event.ref, ""))
+    if not isinstance(event, ev.ActionProgressed):
+        known.name, known.args = event.name, _decode(event.args)
+    match event:
+        case ev.ActionScheduled() | ev.ActionStarted():
+            known.began = at
+        case ev.ActionProgressed():
+            known.attempts, known.progress = event.attempt, _decode(event.details)
+        case ev.ActionAttempted():
+            known.status, known.attempts, known.error = "retrying", event.attempt, event.error
+            known.began, known.next = event.began, event.due
+        case ev.ActionSettled():
+            known.status = "completed" if event.error is None else "failed"
+            known.attempts, known.error, known.result = event.attempts, event.error, _decode(event.result)
+            known.began, known.ended, known.next = event.began, at, None
+        case ev.ActionCancelled():
+            known.status, known.ended = "cancelled", at
+
+
+def entry(row: Row) -> Entry:
+    """A row as people read it."""
+    event = ev.read(row)
+    data = _decode(row.data)
+    return Entry(
+        row.version, moment(row.at), type(event).__name__, _text(event, row.at), data, row.fence, row.message_id
+    )
+
+
+def _text(event: ev.Event, at: int) -> str:
+    match event:
+        case ev.Started():
+            origin = (
+                f", forked from {event.forked}"
+                if event.forked
+                else f", child of {event.parent}"
+                if event.parent
+                else ""
+            )
+            return f"{event.workflow}@{event.version} {short(event.input, 80)}{origin}"
+        case ev.Completed():
+            return short(event.result, 100) + (f" ({event.note})" if event.note else "")
+        case ev.Failed():
+            return f"{event.error.type}: {event.error.message}"
+        case ev.CancelRequested() | ev.Cancelled() | ev.Redriven() | ev.Resumed():
+            return event.reason
+        case ev.Paused():
+            return (
+                f"until {moment(event.until):%Y-%m-%d %H:%M:%S} {event.reason}".strip() if event.until else event.reason
+            )
+        case ev.TakenOver():
+            return f"by {event.holder}"
+        case ev.Stuck():
+            return f"{event.cause}: {event.reason}"
+        case ev.Restarted():
+            return short(event.input, 100)
+        case ev.ActionSettled():
+            took = f" in {show(at - event.began)}" if event.began else ""
+            tries = f", attempt {event.attempts}" if event.attempts > 1 else ""
+            if event.error is not None:
+                return f"{event.name} failed: {event.error.type}: {event.error.message}{tries}"
+            return f"{event.name} → {short(event.result, 80)}{took}{tries}"
+        case ev.ActionAttempted():
+            wait = show(max(0, event.due - at))
+            return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; again in {wait}"
+        case ev.ActionScheduled() | ev.ActionStarted() | ev.ActionCancelled():
+            return event.name
+        case ev.ActionProgressed():
+            return short(event.details, 100)
+        case ev.TimerStarted():
+            return f"timer {event.ref}, {show(max(0, event.due - at))}"
+        case ev.TimerFired() | ev.TimerCancelled():
+            return f"timer {event.ref}"
+        case ev.EventReceived():
+            return f"{event.name} {short(event.payload, 80)}"
+        case ev.EventRejected():
+            return f"{event.name}: {event.reason}"
+        case ev.StateChanged():
+            return f"{event.before} → {event.after}"
+        case ev.ChildStarted():
+            return f"{event.workflow} {event.id}"
+        case ev.ChildSettled():
+            return f"{event.id} {event.status}"
+        case ev.Marked():
+            return event.name or short(event.value, 80)
+        case ev.Published():
+            return short(event.state, 100)
+
+
+class Reason(Struct, frozen=True):
+    """One thing that an execution waits for."""
+
+    kind: str  # event, timer, child, action, worker, person, pause, nothing
+    text: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Why(Struct, frozen=True):
+    """What an execution waits for, since when, and who holds it."""
+
+    id: str
+    status: str
+    reasons: list[Reason]
+    holder: str | None = None
+    at: list[str] = []  # lines of the workflow
+
+    def __str__(self) -> str:
+        held = f", held by {self.holder}" if self.holder else ""
+        return f"{self.id} is {self.status}{held}: " + "; ".join(reason.text for reason in self.reasons)
+
+
+def why(head: Head, state: State, now: int) -> Why:
+    """A causal answer, from the summary row and the log."""
+    waits: dict[str, Any] = _decode(head.waits) if head.waits else {}
+    reasons: list[Reason] = []
+    if head.status in ENDED:
+        text = f"it has {head.status}" if head.status != "cancelled" else "it was cancelled"
+        if state.error is not None:
+            text += f": {state.error.type}: {state.error.message}"
+        reasons.append(Reason("nothing", text, moment(head.changed_at)))
+    elif head.status == "stuck":
+        stuck = waits.get("stuck") or {}
+        text = f"{stuck.get('cause')}: {stuck.get('reason')}; mend it, then retry the execution"
+        reasons.append(Reason("person", text, moment(head.changed_at)))
+    elif head.holder is not None:
+        reasons += _at_work(head, state)
+    else:
+        reasons += _waiting(waits, state)
+        if head.due is not None and head.due <= now and head.status == "open":
+            text = (
+                f"due since {show(now - head.due)}: no worker has taken it; it needs one that serves queue"
+                f" {head.queue!r} and has {head.definition}"
+            )
+            reasons.append(Reason("worker", text, moment(head.due)))
+        elif not reasons and state.version <= 1:
+            reasons.append(Reason("worker", f"no worker has begun it yet; it needs one with {head.definition}"))
+    if head.mail and head.status not in ENDED:
+        reasons.append(Reason("worker", f"{head.mail} message(s) wait to be folded into its log"))
+    return Why(id_of(head.key), head.shown, reasons, head.holder, waits.get("at", []) if head.holder is None else [])
+
+
+def _at_work(head: Head, state: State) -> list[Reason]:
+    reasons = [
+        Reason("action", _retrying(a.name, a.attempts, a.next, a.error), None, moment(a.next) if a.next else None)
+        for a in state.actions.values()
+        if a.status == "retrying"
+    ]
+    return reasons or [Reason("action", "its worker runs its code or its actions", moment(state.at))]
+
+
+def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
+    reasons = []
+    if (paused := waits.get("paused")) is not None:
+        until = paused.get("until") or 0
+        text = "paused" + (f" until {moment(until):%Y-%m-%d %H:%M:%S} UTC" if until else " until somebody resumes it")
+        text += f" ({paused['reason']})" if paused.get("reason") else ""
+        return [Reason("pause", text, moment(state.at), moment(until) if until else None)]
+    for event in waits.get("events", ()):
+        names = " or ".join(event["names"])
+        match = f" with {event['match']}" if event.get("match") else ""
+        reasons.append(Reason("event", f"waits for the event {names}{match}", moment(event["since"])))
+    for action in waits.get("actions", ()):
+        known = state.actions.get(action["ref"])
+        error = known.error if known is not None else None
+        text = _retrying(action["name"], action["attempts"], action["due"] or None, error)
+        reasons.append(
+            Reason("action", text, moment(action["since"]), moment(action["due"]) if action["due"] else None)
+        )
+    for child in waits.get("children", ()):
+        reasons.append(Reason("child", f"waits for the child {child['id']}", moment(child["since"])))
+    for due in waits.get("timers", ()):
+        text = f"a timer is due at {moment(due):%Y-%m-%d %H:%M:%S} UTC"
+        reasons.append(Reason("timer", text, None, moment(due)))
+    return reasons
+
+
+def _retrying(name: str, attempts: int, due: int | None, error: ev.Error | None) -> str:
+    text = f"{name} failed {attempts} time(s)" if attempts else f"{name} is to run"
+    if error is not None:
+        text += f", last with {error.type}: {error.message}"
+    return text + (f"; next try at {moment(due):%H:%M:%S} UTC" if due else "")
+
+
+def final(rows: Sequence[Row], key: str) -> State:
+    state = State(key)
+    for row in rows:
+        fold(state, row)
+    return state

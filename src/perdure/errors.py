@@ -1,0 +1,161 @@
+"""Every error that Perdure raises, in one tree.
+
+    PerdureError
+    ├── UsageError                the caller asked for something that cannot be
+    │   ├── Forbidden             a call that cannot be replayed, inside a workflow
+    │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
+    │   ├── LimitReached          one of the limits in Settings
+    │   ├── NotRegistered         no workflow or action of that name and version in this process
+    │   └── SettingsError         an unknown or ill-typed setting
+    ├── ExecutionError            something about one execution
+    │   ├── ExecutionNotFound
+    │   ├── ExecutionExists       the id is taken by a run with another input
+    │   ├── ExecutionEnded        it has ended and takes no more events
+    │   ├── EventConflict         the event id was used before with another payload
+    │   ├── ExecutionFailed       what result() raises for a failed run
+    │   ├── ExecutionCancelled    what result() raises for a cancelled run
+    │   └── ExecutionStuck        what result() raises for a run that needs a person
+    ├── ActionFailed              what awaiting an action raises in a workflow
+    ├── ChildFailed               what awaiting a child workflow raises
+    ├── Nondeterminism            the code asks for other commands than the log records
+    ├── NeverWakes                the workflow waits for something that no event can bring
+    ├── Undecodable               the log holds something that this code cannot read
+    └── StoreError                the store could not do it
+        ├── StoreUnavailable      try again: busy, unreachable
+        ├── StoreFull             no space left
+        ├── StoreReadOnly
+        ├── StoreOutdated         migrations are missing, or the store is newer than this code
+        └── OutcomeUnknown        the write may or may not have happened
+
+Messages say what happened, to which execution, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PerdureError(Exception):
+    """The root of the tree."""
+
+
+class UsageError(PerdureError):
+    """The caller asked for something that cannot be."""
+
+
+class Forbidden(UsageError):
+    """A call inside a workflow that could not be replayed."""
+
+
+class InvalidValue(UsageError):
+    """A value that does not fit its declared type, or that cannot be stored."""
+
+
+class LimitReached(UsageError):
+    """One of the limits in Settings."""
+
+
+class NotRegistered(UsageError):
+    """No workflow or action of that name and version in this process."""
+
+
+class SettingsError(UsageError):
+    """An unknown or ill-typed setting."""
+
+
+class ExecutionError(PerdureError):
+    """Something about one execution; `key` names it."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class ExecutionNotFound(ExecutionError):
+    """No execution has this id."""
+
+
+class ExecutionExists(ExecutionError):
+    """The id is taken by a run of another workflow or with another input."""
+
+
+class ExecutionEnded(ExecutionError):
+    """The execution has ended and takes no more events."""
+
+
+class EventConflict(ExecutionError):
+    """The event id was used before with another payload."""
+
+
+class ExecutionFailed(ExecutionError):
+    """The execution failed; `type` and `details` are those of the recorded error."""
+
+    def __init__(self, message: str, key: str = "", type: str = "", details: Any = None) -> None:
+        super().__init__(message, key)
+        self.type = type
+        self.details = details
+
+
+class ExecutionCancelled(ExecutionError):
+    """The execution was cancelled."""
+
+
+class ExecutionStuck(ExecutionError):
+    """The execution needs a person; the message says why, `retry` redrives it."""
+
+
+class ActionFailed(PerdureError):
+    """An action failed for good. `type` is the name of the original error."""
+
+    def __init__(self, message: str, action: str = "", type: str = "", details: Any = None, attempts: int = 1) -> None:
+        super().__init__(message)
+        self.action = action
+        self.type = type
+        self.details = details
+        self.attempts = attempts
+
+
+class ChildFailed(PerdureError):
+    """A child workflow failed, was cancelled, or got stuck for good."""
+
+    def __init__(self, message: str, child: str = "", type: str = "", details: Any = None) -> None:
+        super().__init__(message)
+        self.child = child
+        self.type = type
+        self.details = details
+
+
+class Nondeterminism(PerdureError):
+    """The code asks for other commands than the log records."""
+
+
+class NeverWakes(PerdureError):
+    """The workflow waits for something that no event of the log can bring, or never comes to rest."""
+
+
+class Undecodable(PerdureError):
+    """The log holds something that this code cannot read."""
+
+
+class StoreError(PerdureError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store is busy or out of reach; nothing was written, try again."""
+
+
+class StoreFull(StoreError):
+    """No space is left; nothing was written."""
+
+
+class StoreReadOnly(StoreError):
+    """The store cannot be written; nothing was written."""
+
+
+class StoreOutdated(StoreError):
+    """The store's schema is older or newer than this code."""
+
+
+class OutcomeUnknown(StoreError):
+    """The write may or may not have happened; repeat it with the same ids."""

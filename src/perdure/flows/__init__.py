@@ -1,0 +1,1 @@
+"""What authors import: workflows, actions, events."""

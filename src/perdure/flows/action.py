@@ -1,0 +1,261 @@
+"""Actions: functions with side effects that a workflow awaits.
+
+Inside a workflow, calling an action asks the engine to run it durably; anywhere else it is just the function. An action
+runs at least once with the same key (or, `at_most_once`, never twice), and its result is recorded once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple, final, overload
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from perdure.core.durations import Duration, micros
+from perdure.core.events import Error
+from perdure.core.failures import action_failed
+from perdure.core.retry import Retry, policy
+from perdure.core.signature import Signature
+from perdure.errors import UsageError
+from perdure.flows.current import execution, this_attempt
+from perdure.flows.registry import registry
+
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+
+class Options(Struct, frozen=True):
+    """How an action is run; times in microseconds."""
+
+    retry: Retry = Retry()
+    timeout: int | None = None  # of one attempt
+    deadline: int | None = None  # of all attempts together
+    heartbeat: int | None = None  # longest silence
+    at_most_once: bool = False
+    queue: str = ""
+    raises: tuple[type[BaseException], ...] = ()
+
+
+class Action(Generic[P, R]):
+    """A registered function. `await charge(order)` works in workflows and, as the plain function, everywhere else."""
+
+    __perdure_action__ = True
+
+    def __init__(
+        self,
+        fn: Callable[P, Any],
+        options: Options,
+        name: str = "",
+        version: int = 1,
+        description: str = "",
+    ) -> None:
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            raise UsageError(f"{fn.__qualname__} is a generator: an action returns one value")
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name or fn.__name__
+        self.version = version
+        self.description = description or inspect.getdoc(fn) or ""
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.signature = Signature(fn)
+        self.how = options
+        self.compensation: Action[..., Any] | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        running = execution()
+        if running is not None:
+            # Encoded at the call: the workflow may change the objects before the task first runs.
+            return running.act(self, Raw(self.signature.encode(args, kwargs)), self.compensation)
+        if self.is_async:
+            plain: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
+            return plain
+        return asyncio.to_thread(self.fn, *args, **kwargs)
+
+    @overload
+    def undo(
+        self: Callable[[*Ts], Coroutine[Any, Any, R]], fn: Callable[[*Ts, R], Any], /
+    ) -> Callable[[*Ts, R], Coroutine[Any, Any, None]]: ...
+    @overload
+    def undo(
+        self, *, retries: int | Retry = ..., timeout: Duration | None = ...
+    ) -> Callable[[Callable[..., Any]], Action[..., None]]: ...
+    def undo(self, fn: Any = None, *, retries: int | Retry = 9, timeout: Duration | None = None) -> Any:
+        """Declare what compensates this action: it gets the same arguments and then the result.
+
+        When an execution fails or is cancelled, the undo of every action that succeeded runs, in reverse order. Undos
+        are actions themselves, with their own retries.
+        """
+
+        def declare(compensation: Callable[..., Any]) -> Action[..., Any]:
+            options = Options(retry=policy(retries), timeout=_micros(timeout))
+            self.compensation = Action(compensation, options)
+            registry.add_action(self.compensation)
+            return self.compensation
+
+        return declare if fn is None else declare(fn)
+
+    def options(
+        self,
+        *,
+        retries: int | Retry | None = None,
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        queue: str | None = None,
+    ) -> Action[P, R]:
+        """The same action with other options, for one call: `charge.options(timeout="5s")(order)`."""
+        changes: dict[str, Any] = {}
+        if retries is not None:
+            changes["retry"] = policy(retries, self.how.retry.fatal)
+        if timeout is not None:
+            changes["timeout"] = micros(timeout)
+        if deadline is not None:
+            changes["deadline"] = micros(deadline)
+        if queue is not None:
+            changes["queue"] = queue
+        other: Action[P, R] = Action(
+            self.fn, structs.replace(self.how, **changes), self.name, self.version, self.description
+        )
+        other.compensation = self.compensation
+        return other
+
+    def schema(self) -> dict[str, Any]:
+        """Name, version, description, and the JSON schemas of parameters and result."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "parameters": self.signature.schema(),
+            "result": self.signature.returns.schema(),
+        }
+
+    # What the engine asks.
+
+    def decode_result(self, result: Raw, /) -> Any:
+        return self.signature.returns.decode(result)
+
+    def failure(self, error: Error, /) -> BaseException:
+        return action_failed(error, self.name, (*self.how.raises, *self.how.retry.fatal))
+
+
+def with_result(args: Raw, result: Raw) -> Raw:
+    """The arguments of an undo: those of the action, then its result."""
+    if bytes(args[:1] if isinstance(args, bytes) else memoryview(args)[:1]) == b"[":
+        return Raw(msgspec.json.encode([*msgspec.json.decode(args, type=list[Raw]), result]))
+    both = msgspec.json.decode(args, type=dict[str, Raw])
+    positional = [*msgspec.json.decode(both["args"], type=list[Raw]), result]
+    return Raw(msgspec.json.encode({"args": positional, "kwargs": both["kwargs"]}))
+
+
+def _micros(duration: Duration | None) -> int | None:
+    return None if duration is None else micros(duration)
+
+
+class _Decorate(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Action[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Action[P, R]: ...
+
+
+@final
+class ActionDecorator:
+    """`@action`, and what a running action may ask about itself: `action.key`, `action.attempt`, …"""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Action[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Action[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str = ...,
+        version: int = ...,
+        description: str = ...,
+        retries: int | Retry = ...,
+        fatal: tuple[type[BaseException], ...] = ...,
+        raises: tuple[type[BaseException], ...] = ...,
+        timeout: Duration | None = ...,
+        deadline: Duration | None = ...,
+        heartbeat: Duration | None = ...,
+        at_most_once: bool = ...,
+        queue: str = ...,
+    ) -> _Decorate: ...
+    def __call__(
+        self,
+        fn: Any = None,
+        *,
+        name: str = "",
+        version: int = 1,
+        description: str = "",
+        retries: int | Retry = 0,
+        fatal: tuple[type[BaseException], ...] = (),
+        raises: tuple[type[BaseException], ...] = (),
+        timeout: Duration | None = None,
+        deadline: Duration | None = None,
+        heartbeat: Duration | None = None,
+        at_most_once: bool = False,
+        queue: str = "",
+    ) -> Any:
+        """Make an action of a function.
+
+        `retries` counts the tries after the first, or is a `Retry`; `fatal` errors are never retried; errors of the
+        classes in `raises` reach the workflow as themselves. `timeout` limits one attempt, `deadline` all of them,
+        `heartbeat` the time between two calls of `action.heartbeat()`.
+        """
+        retry = policy(retries, fatal)
+        if at_most_once and retry.attempts != 1:
+            raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
+        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, queue, raises)
+
+        def decorate(function: Callable[..., Any]) -> Action[..., Any]:
+            made: Action[..., Any] = Action(function, how, name, version, description)
+            registry.add_action(made)
+            return made
+
+        return decorate if fn is None else decorate(fn)
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of this call: the same on every attempt, unique among all calls."""
+        return this_attempt("action.key").key
+
+    @property
+    def fence(self) -> int:
+        """Rises with every take-over; give it to resources that can refuse an older one."""
+        return this_attempt("action.fence").fence
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first try."""
+        return this_attempt("action.attempt").number
+
+    @property
+    def execution(self) -> str:
+        """The id of the execution that called."""
+        return this_attempt("action.execution").execution
+
+    @property
+    def progress(self) -> Any:
+        """The details of the last heartbeat, also of an earlier attempt; None at first."""
+        return this_attempt("action.progress").progress
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the workflow no longer wants this action; functions in threads should look now and then."""
+        return this_attempt("action.cancelled").cancelled.is_set()
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that the action is alive, with details that survive a crash. Raises when it was cancelled."""
+        current = this_attempt("action.heartbeat()")
+        if current.cancelled.is_set():
+            raise asyncio.CancelledError("the workflow no longer wants this action")
+        current.beat(details)
+
+
+action = ActionDecorator()

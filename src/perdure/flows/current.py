@@ -1,0 +1,63 @@
+"""Which execution or which attempt the running code belongs to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from msgspec import Raw, Struct
+
+from perdure.core.loop import Loop, get_running
+from perdure.core.replay import Replay
+from perdure.errors import UsageError
+
+
+class Client(Protocol):
+    """What a running action may do to other executions: the engine's own actions need it."""
+
+    async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None: ...
+    async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None: ...
+    async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None: ...
+
+
+class Attempt(Struct, eq=False):
+    """One try of an action, as the action sees it."""
+
+    execution: str
+    tenant: str
+    key: str
+    fence: int
+    number: int
+    progress: Any
+    beat: Callable[[Any], None]
+    cancelled: threading.Event
+    client: Any  # a Client
+
+
+attempt: ContextVar[Attempt] = ContextVar("perdure_attempt")
+
+
+def execution() -> Replay | None:
+    """The execution whose code is running, if any."""
+    loop = get_running()
+    if type(loop) is Loop:
+        found: Replay = loop.execution
+        return found
+    return None
+
+
+def inside(what: str) -> Replay:
+    """The execution whose code is running; raises outside of workflows."""
+    found = execution()
+    if found is None:
+        raise UsageError(f"{what} works only inside a running workflow")
+    return found
+
+
+def this_attempt(what: str) -> Attempt:
+    try:
+        return attempt.get()
+    except LookupError:
+        raise UsageError(f"{what} works only inside a running action") from None

@@ -1,0 +1,285 @@
+"""Workflows: plain `async def` functions on the deterministic loop, and what they may ask of the engine.
+
+A workflow takes no context parameter. Sagas live here: when the function fails or is cancelled, the undos of the
+actions that succeeded run in reverse order, as ordinary durable actions, before the outcome is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, final, overload
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import guard
+from perdure.core.codec import Codec, codec_for, encode
+from perdure.core.commands import RestartWith
+from perdure.core.events import Error
+from perdure.core.failures import child_failed
+from perdure.core.records import id_of, tenant_of
+from perdure.core.replay import Replay
+from perdure.core.signature import Signature
+from perdure.errors import ExecutionError, UsageError
+from perdure.flows.action import Action, action, with_result
+from perdure.flows.current import execution, inside, this_attempt
+from perdure.flows.registry import registry
+
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Workflow(Generic[P, R]):
+    """A registered definition. Awaited in a workflow it is a child; anywhere else it is just the function."""
+
+    def __init__(
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        name: str = "",
+        version: int = 1,
+        queue: str = "default",
+        events: Mapping[str, Any] | None = None,
+        description: str = "",
+    ) -> None:
+        if not inspect.iscoroutinefunction(fn):
+            raise UsageError(f"{getattr(fn, '__qualname__', fn)} must be an `async def` to be a workflow")
+        if version < 1:
+            raise UsageError(f"{fn.__qualname__}: a workflow's version is a number from 1 on, not {version}")
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name or fn.__name__
+        self.version = version
+        self.queue = queue
+        self.description = description or inspect.getdoc(fn) or ""
+        self.signature = Signature(fn)
+        self.events: dict[str, Codec[Any]] = {event: codec_for(kind) for event, kind in (events or {}).items()}
+        guard.refuse(fn)
+
+    @property
+    def definition(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return guard.fingerprint(self.fn)
+
+    def check(self) -> None:
+        """Look once more for calls that cannot be replayed, now that the whole module is there; then watch for them."""
+        guard.refuse(self.fn)
+        guard.watch(guard.reachable(self.fn))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        running = execution()
+        if running is None:
+            return self.fn(*args, **kwargs)
+        return running.child(self, self.version, Raw(self.signature.encode(args, kwargs)))
+
+    def begin(self, running: Replay, input: Raw) -> Coroutine[Any, Any, Raw]:
+        args, kwargs = self.signature.decode(input)
+        return self._main(running, args, kwargs)
+
+    async def _main(self, running: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
+        call: Callable[..., Coroutine[Any, Any, R]] = self.fn
+        try:
+            return Raw(self.signature.returns.encode(await call(*args, **kwargs)))
+        except (Exception, asyncio.CancelledError) as error:
+            running.failing()
+            await _compensate(running, error)
+            raise
+
+    def decode_result(self, result: Raw, /) -> Any:
+        return self.signature.returns.decode(result)
+
+    def failure(self, error: Error, /) -> BaseException:
+        return child_failed(error, self.name)
+
+
+async def _compensate(running: Replay, error: BaseException) -> None:
+    while running.undos:
+        undo = running.undos.pop()
+        try:
+            await running.act(undo.spec, with_result(undo.args, undo.result))
+        except Exception as failure:
+            error.add_note(f"undo {undo.spec.name} failed too: {failure}")
+
+
+class _ReplayFilter(logging.Filter):
+    """A log line of a workflow appears once: not again when it is replayed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        running = execution()
+        if running is None:
+            return True
+        record.execution = running.key
+        return not running.replaying
+
+
+@final
+class WorkflowDecorator:
+    """`@workflow`, and what the code of a workflow may ask of the engine: `workflow.now()`, `workflow.uuid()`, …"""
+
+    def __init__(self) -> None:
+        self.log = logging.getLogger("perdure.workflow")
+        self.log.addFilter(_ReplayFilter())
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str = ...,
+        version: int = ...,
+        queue: str = ...,
+        events: Mapping[str, Any] | None = ...,
+        description: str = ...,
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+    def __call__(
+        self,
+        fn: Any = None,
+        *,
+        name: str = "",
+        version: int = 1,
+        queue: str = "default",
+        events: Mapping[str, Any] | None = None,
+        description: str = "",
+    ) -> Any:
+        """Make a workflow of an `async def`. `events` declares payload types, which are then checked when sent."""
+
+        def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
+            made: Workflow[..., Any] = Workflow(function, name, version, queue, events, description)
+            registry.add_workflow(made)
+            return made
+
+        return decorate if fn is None else decorate(fn)
+
+    # About this execution.
+
+    @property
+    def id(self) -> str:
+        return id_of(inside("workflow.id").key)
+
+    @property
+    def tenant(self) -> str:
+        return tenant_of(inside("workflow.tenant").key)
+
+    @property
+    def version(self) -> int:
+        """The version of the definition that this execution began with."""
+        return inside("workflow.version").definition.version
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the log shows that this point was passed before. For telemetry only, never for a decision."""
+        return inside("workflow.replaying").replaying
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked to cancel this execution; its clean-up may still run actions."""
+        return inside("workflow.cancelled").cancel is not None
+
+    # Values from the log.
+
+    def now(self) -> datetime:
+        """The time of the event being handled, in UTC."""
+        running = inside("workflow.now()")
+        return _EPOCH + timedelta(microseconds=running.began + round(running.loop.now * 1e6))
+
+    def random(self) -> random.Random:
+        """A generator that gives the same numbers on replay: `workflow.random().choice(names)`."""
+        running = inside("workflow.random()")
+        found: random.Random | None = getattr(running.loop, "random", None)
+        if found is None:
+            found = random.Random(f"{running.key}\n{running.base}")
+            running.loop.random = found  # type: ignore[attr-defined]
+        return found
+
+    def uuid(self) -> UUID:
+        """A UUID that is the same on replay."""
+        return inside("workflow.uuid()").uuid()
+
+    def record(self, fn: Callable[[], T]) -> T:
+        """Compute a value once and keep it in the log: `workflow.record(lambda: os.environ["REGION"])`."""
+        codec: Codec[T] = _returns(fn)
+        return codec.decode(inside("workflow.record()").record(lambda: Raw(codec.encode(fn()))))
+
+    def patched(self, id: str) -> bool:
+        """True where this execution may take the new path; False if it passed here before the patch was there."""
+        return inside("workflow.patched()").patched(id)
+
+    def publish(self, **state: Any) -> None:
+        """Show these fields to `state()`, `find()` and the outside."""
+        inside("workflow.publish()").publish(msgspec.json.decode(encode(state)))
+
+    # Acts.
+
+    def restart_with(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this round and begin the same workflow again with these arguments, in the same execution.
+
+        Events that nobody took stay buffered. Replay begins here from now on, so the log's length does not matter.
+        """
+        running = inside("workflow.restart_with()")
+        definition = running.definition
+        assert isinstance(definition, Workflow)
+        raise RestartWith(Raw(definition.signature.encode(args, kwargs)))
+
+    async def start(self, child: Callable[[*Ts], Coroutine[Any, Any, Any]], *args: *Ts, id: str | None = None) -> str:
+        """Start another execution and do not wait for it; gives its id. It lives on when this one ends."""
+        running = inside("workflow.start()")
+        if not isinstance(child, Workflow):
+            raise UsageError("workflow.start() takes a workflow and its arguments")
+        other: Workflow[..., Any] = child
+        chosen = id or f"{self.id}.{running.loop.ref + 1}"
+        return await _start(other.name, other.version, Raw(other.signature.encode(args, {})), chosen)
+
+    async def send(self, id: str, name: str, payload: Any = None) -> None:
+        """Send an event to another execution of the same tenant."""
+        await _send(id, name, Raw(encode(payload)))
+
+    async def cancel(self, id: str, reason: str = "") -> None:
+        """Ask another execution of the same tenant to cancel."""
+        await _cancel(id, reason)
+
+
+def _returns(fn: Callable[[], Any]) -> Codec[Any]:
+    try:
+        hints = inspect.get_annotations(fn, eval_str=True)
+    except (NameError, TypeError, ValueError):
+        hints = {}
+    return codec_for(hints.get("return", Any))
+
+
+@action(name="perdure.start", retries=20, fatal=(UsageError, ExecutionError))
+async def _start(workflow: str, version: int, input: Raw, id: str) -> str:
+    """Start a detached execution."""
+    current = this_attempt("workflow.start()")
+    await current.client.start_raw(workflow, version, input, id, current.tenant)
+    return id
+
+
+@action(name="perdure.send", retries=20, fatal=(UsageError, ExecutionError))
+async def _send(id: str, name: str, payload: Raw) -> None:
+    """Send an event to another execution."""
+    current = this_attempt("workflow.send()")
+    await current.client.send_raw(current.tenant, id, name, payload, current.key)
+
+
+@action(name="perdure.cancel", retries=20, fatal=(UsageError, ExecutionError))
+async def _cancel(id: str, reason: str) -> None:
+    """Cancel another execution."""
+    current = this_attempt("workflow.cancel()")
+    await current.client.cancel_raw(current.tenant, id, reason, current.key)
+
+
+workflow = WorkflowDecorator()
+__all__ = ["Action", "Workflow", "WorkflowDecorator", "workflow"]

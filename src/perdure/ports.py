@@ -1,0 +1,111 @@
+"""The ports: what the runtime needs from a database and from a stream.
+
+The contract is written here, once, and tested by `perdure.testing.contract` on every backend. Every verb takes many
+executions and answers for each, so one bad execution never fails its neighbours. Every write is atomic. A write whose
+outcome cannot be known raises OutcomeUnknown; a write that certainly did not happen raises another StoreError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from perdure.core.records import (
+    Commit,
+    Due,
+    Head,
+    Hint,
+    HoldAnswer,
+    Mail,
+    Outcome,
+    Query,
+    Row,
+    Sent,
+    Start,
+    Started,
+)
+
+
+class Store(Protocol):
+    """The only truth: heads, logs, wake rows and mailboxes."""
+
+    async def open(self) -> None:
+        """Connect and migrate; safe when many processes open at once."""
+
+    async def close(self) -> None: ...
+
+    async def now(self) -> int:
+        """The clock that decides what is due, in microseconds; never runs backwards."""
+        ...
+
+    async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
+        """Create head, rows and wake row (due `grace` from now); idempotent by key: compares `sha`."""
+        ...
+
+    async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        """Put mail into mailboxes, due `grace` from now by itself.
+
+        Idempotent by message id, before and after it was folded into the log. Serialised against the end of the
+        execution: what was accepted is folded, what comes later is answered `ended`.
+        """
+        ...
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        """Take executions that nobody holds (or whose lease is over), and read log and mailbox.
+
+        Every hold raises the token. If the last holder did not release cleanly, a TakenOver row is appended first:
+        it occupies the next version of a former holder. Rows begin at the newest Restarted; `known` maps keys to
+        (version, token) of a replay in memory: if nobody held it since, only later rows come back.
+        """
+        ...
+
+    async def renew(self, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
+        """Extend leases by (key, token); the keys that are not answered are lost."""
+        ...
+
+    async def release(self, holds: Sequence[tuple[str, int]]) -> None:
+        """Give holds back with no progress to write; they are due at once and lapses stay as they are."""
+
+    async def mail(self, keys: Sequence[str]) -> dict[str, list[Mail]]:
+        """The mail of executions that the caller holds, in order, without what is in the log already."""
+        ...
+
+    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+        """The one write of holders: all that `ok` answers stand for becomes durable together."""
+        ...
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        """Rows that are due, for hinting. A lapsed hold is freed and counted; a row is due again `grace` later,
+        doubling with every unanswered hint up to 32 times."""
+        ...
+
+    async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
+        """The earliest due time of any wake row or mail."""
+        ...
+
+    async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]: ...
+
+    async def head(self, key: str) -> Head | None: ...
+
+    async def find(self, query: Query) -> list[Head]: ...
+
+
+class Stream(Protocol):
+    """Carries hints. It may lose, double and reorder them; the store's due times make up for it."""
+
+    async def open(self, me: str, queues: Sequence[str]) -> None:
+        """Begin to receive; `queues` may be empty for a process that only sends and listens for news."""
+
+    async def close(self) -> None: ...
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        """Never raises for a lost hint."""
+
+    async def receive(self, limit: int) -> Sequence[Hint]:
+        """Wait for at least one hint, take at most `limit`."""
+        ...
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        """After the hold's reply: from then on the lease's end is a due time."""

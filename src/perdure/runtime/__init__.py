@@ -1,0 +1,1 @@
+"""The loops that do the work: client, worker, committer, relay."""

@@ -1,0 +1,429 @@
+"""`Perdure`: the application object, client and embedded worker in one.
+
+Starts and sends of many callers share one write. `run` is the one blocking door; everything else is async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import copies, events as ev, letters as mail, patches
+from perdure.core.codec import digest, encode
+from perdure.core.records import Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
+from perdure.errors import (
+    EventConflict,
+    ExecutionEnded,
+    ExecutionExists,
+    ExecutionNotFound,
+    InvalidValue,
+    LimitReached,
+    UsageError,
+)
+from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
+from perdure.ports import Store, Stream
+from perdure.runtime import urls
+from perdure.runtime.batch import Batch
+from perdure.runtime.clock import Clock
+from perdure.runtime.resident import start_sha
+from perdure.runtime.run import Run
+from perdure.runtime.settings import Settings, load
+from perdure.runtime.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
+_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+patches.install()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Executions found, newest first; `next` is the cursor of the page that follows, if there is one."""
+
+    heads: list[Head]
+    next: str | None = None
+
+
+class Perdure:
+    """An application on a store.
+
+    `Perdure("sqlite:///orders.db")` keeps everything in one file; `Perdure("memory://")` forgets it at exit.
+    """
+
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        stream: Stream | None = None,
+        tenant: str | None = None,
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> None:
+        url = store if isinstance(store, str) else None
+        self.settings = settings or load(store=url, tenant=tenant, **options)
+        if store is None or isinstance(store, str):
+            self.store, self.stream = urls.connect(url or self.settings.store)
+        elif stream is None:
+            raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
+        else:
+            self.store, self.stream = store, stream
+        self.clock = Clock(self.store)
+        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
+        self.worker: Worker | None = None
+        self._opened: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._news: dict[str, set[asyncio.Future[None]]] = {}
+
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """Connect; done by the first call if you do not."""
+        if self._opened is asyncio.get_running_loop():
+            return
+        await self.store.open()
+        await self.clock.sync()
+        self._starts: Batch[Start, Started] = Batch(self._write_starts, self.settings.group)
+        self._sends: Batch[Mail, Sent] = Batch(self._write_sends, self.settings.group)
+        self._opened = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        if self._opened is None:
+            return
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+            self._listener = None
+        await self.stream.close()
+        await self.store.close()
+        self._opened = None
+
+    async def __aenter__(self) -> Perdure:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def working(self, queues: Sequence[str] | None = None) -> AsyncIterator[Worker]:
+        """Run a worker inside this process for as long as the block lasts."""
+        await self.open()
+        if self.worker is not None:
+            raise UsageError("this application already has a worker in this process")
+        if self._listener is not None:
+            raise UsageError("start the worker before waiting for results in this process")
+        await self.stream.open(self.me, list(queues or self.settings.queue_names))
+        worker = Worker(self.me, self.store, self.stream, registry, self.settings, self.clock, self, self._has_ended)
+        await worker.start()
+        self.worker = worker
+        try:
+            await self._redrive_mended()
+            yield worker
+        finally:
+            self.worker = None
+            await worker.stop()
+            await self.stream.close()
+
+    def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
+        """The one blocking door: work in this process until the execution has ended, and return its result.
+
+        An execution of this id that was interrupted goes on where it was.
+        """
+
+        async def main() -> R:
+            async with self, self.working():
+                return await (await self.start(workflow, *args, id=id)).result()
+
+        return asyncio.run(main())
+
+    # Starting and sending.
+
+    async def start(
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        *args: *Ts,
+        id: str | None = None,
+        tenant: str | None = None,
+        by: str = "",
+    ) -> Run[R]:
+        """Start an execution. Idempotent by id: the same workflow and input give the same run."""
+        if not isinstance(workflow, Workflow):
+            raise UsageError("start() takes a workflow: decorate the function with @workflow")
+        definition: Workflow[..., R] = workflow
+        input = Raw(definition.signature.encode(args, {}))
+        definition.signature.decode(input)
+        key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
+        await self._start(definition, input, key, by)
+        return Run(self, key, definition.signature.returns)
+
+    async def start_by_name(
+        self, name: str, input: Any, *, version: int | None = None, id: str | None = None, tenant: str | None = None
+    ) -> Run[Any]:
+        """Start by name: the newest version unless one is named; `input` is the JSON of the arguments, a list."""
+        definition = registry.workflow(name, version)
+        raw = Raw(encode(input))
+        definition.signature.decode(raw)
+        key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
+        await self._start(definition, raw, key, "")
+        return Run(self, key, definition.signature.returns)
+
+    async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
+        definition = registry.workflow(workflow, version)
+        await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
+
+    async def _start(self, definition: Workflow[..., Any], input: Raw, key: str, by: str) -> None:
+        await self.open()
+        self._limit(input, f"the input of {definition.name}")
+        first = ev.Started(definition.name, definition.version, input, by)
+        start = Start(
+            key,
+            definition.name,
+            definition.definition,
+            definition.queue,
+            start_sha(definition.name, input),
+            (ev.row(first, 1, self.clock.now()),),
+        )
+        await self._begin(start)
+
+    async def _begin(self, start: Start) -> None:
+        if await self._starts.put(start) == "conflict":
+            raise ExecutionExists(
+                f"{start.key} exists already, of another workflow or with another input: choose another id, or start it"
+                " with the same input to get that run",
+                start.key,
+            )
+
+    async def send(
+        self,
+        id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        event_id: str | None = None,
+        by: str = "",
+        tenant: str | None = None,
+    ) -> str:
+        """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once."""
+        key = key_of(self._tenant(tenant), id)
+        await self.open()
+        raw = await self._payload(key, name, payload)
+        self._limit(raw, f"the payload of {name}")
+        chosen = _checked(_ID, event_id or self.new_id(), "event id")
+        await self.post(key, chosen, mail.EventLetter(name, raw, by), digest(name, bytes(raw)))
+        return chosen
+
+    async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
+        key = key_of(tenant, id)
+        await self.post(key, event_id, mail.EventLetter(name, payload), digest(name, bytes(payload)))
+
+    async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None:
+        await self.post(key_of(tenant, id), mail_id, mail.CancelLetter(reason))
+
+    async def post(self, key: str, id: str, letter: mail.Letter, sha: str = "") -> None:
+        """Put a letter into a mailbox, or say why that cannot be."""
+        await self.open()
+        sent = await self._sends.put(Mail(key, id, mail.seal(letter), sha))
+        match sent.answer:
+            case "conflict":
+                raise EventConflict(f"{key}: event {id!r} was sent before with another name or payload", key)
+            case "ended":
+                raise ExecutionEnded(f"{key} has ended and takes no more events; `perdure show` tells how", key)
+            case "missing":
+                raise ExecutionNotFound(f"there is no execution {key}", key)
+            case "accepted" | "duplicate":
+                pass
+
+    async def _payload(self, key: str, name: str, payload: Any) -> Raw:
+        """Checked against the workflow's declaration, where it declares this event."""
+        raw = Raw(encode(payload))
+        if any(workflow.events for workflow in registry.workflows()):
+            head = await self.store.head(key)
+            declared = registry.find(head.definition) if head is not None else None
+            if declared is not None and declared.events:
+                if name not in declared.events:
+                    names = ", ".join(declared.events)
+                    raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
+                declared.events[name].decode(raw)
+        return raw
+
+    # Finding.
+
+    def get(self, id: str, tenant: str | None = None) -> Run[Any]:
+        """A handle on an execution by its id."""
+        return Run(self, key_of(self._tenant(tenant), id))
+
+    async def find(
+        self,
+        *,
+        status: ShownStatus | None = None,
+        workflow: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        parent: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        tenant: str | None = None,
+        **fields: str | int | float | bool | None,
+    ) -> Page:
+        """Executions by status, workflow, start time and published fields, newest first, page by page."""
+        await self.open()
+        if not 1 <= limit <= 1000:
+            raise UsageError("limit must be between 1 and 1000")
+        home = self._tenant(tenant)
+        query = Query(
+            tenant=home,
+            status=status,
+            workflow=workflow,
+            parent=None if parent is None else key_of(home, parent),
+            after=None if after is None else int(after.timestamp() * 1e6),
+            before=None if before is None else int(before.timestamp() * 1e6),
+            fields=fields,
+            limit=limit + 1,
+            cursor=_read_cursor(cursor, home),
+        )
+        heads = await self.store.find(query)
+        if len(heads) <= limit:
+            return Page(heads)
+        last = heads[limit - 1]
+        return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
+
+    # Copies of logs.
+
+    async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
+        head = await run.head()
+        if at is not None and not at >= 1:
+            raise UsageError("versions begin at 1")
+        rows = [row async for row in run.rows(0, at)]
+        edits = {version: Raw(encode(value)) for version, value in edit.items()}
+        prefix = copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}")
+        key = key_of(run.key.partition("/")[0], _checked(_ID, id or f"{run.id}~{self.new_id()[-8:]}", "execution id"))
+        await self._adopt(key, head, prefix)
+        return Run(self, key, run._returns)
+
+    async def adopt(self, rows: Sequence[Any], id: str, queue: str = "default", tenant: str | None = None) -> Run[Any]:
+        """Import a log as a new execution; an ended one stays ended."""
+        await self.open()
+        key = key_of(self._tenant(tenant), _checked(_ID, id, "execution id"))
+        await self._begin(copies.as_start(key, rows, queue))
+        return Run(self, key)
+
+    async def _adopt(self, key: str, head: Head, rows: Sequence[Any]) -> None:
+        await self._begin(copies.as_start(key, rows, head.queue))
+
+    # News and writing.
+
+    def news(self, key: str) -> asyncio.Future[None]:
+        """Done when the execution has ended, as far as this process hears of it."""
+        if self.worker is None and self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._news.setdefault(key, set()).add(future)
+        return future
+
+    def no_news(self, key: str, future: asyncio.Future[None]) -> None:
+        future.cancel()
+        waiting = self._news.get(key)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._news[key]
+
+    def _has_ended(self, key: str) -> None:
+        for future in self._news.get(key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def _listen(self) -> None:
+        await self.stream.open(self.me, [])
+        while True:
+            for hint in await self.stream.receive(1000):
+                if hint.ended:
+                    self._has_ended(hint.key)
+
+    async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
+        answers = await self.store.start(starts, self._grace)
+        fresh = [
+            Hint(start.key, start.queue) for start, answer in zip(starts, answers, strict=True) if answer == "created"
+        ]
+        await self.stream.publish(fresh)
+        return answers
+
+    async def _write_sends(self, letters: Sequence[Mail]) -> Sequence[Sent]:
+        answers = await self.store.send(letters, self._grace)
+        await self.stream.publish(
+            [
+                Hint(letter.key, sent.queue, sent.holder)
+                for letter, sent in zip(letters, answers, strict=True)
+                if sent.answer == "accepted"
+            ]
+        )
+        return answers
+
+    async def _redrive_mended(self) -> None:
+        """Stuck executions whose workflow has other code now than when they got stuck are tried again."""
+        cursor: tuple[int, str] | None = None
+        while heads := await self.store.find(Query(tenant=None, status="stuck", limit=100, cursor=cursor)):
+            for head in heads:
+                stuck = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
+                found = registry.find(head.definition)
+                if found is not None and stuck.get("code") not in (None, "", found.fingerprint):
+                    letter = mail.RedriveLetter("the workflow's code has changed")
+                    await self.post(head.key, f"redrive:{found.fingerprint}:{head.version}", letter)
+            cursor = (heads[-1].started_at, heads[-1].key)
+
+    # Small things.
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+    @property
+    def _grace(self) -> int:
+        return int(self.settings.grace * 1e6)
+
+    def _tenant(self, tenant: str | None) -> str:
+        return self.tenant if tenant is None else _checked(_TENANT, tenant, "tenant")
+
+    def _limit(self, data: Raw, what: str) -> None:
+        size = len(bytes(data))
+        if size > self.settings.payload_bytes:
+            raise LimitReached(
+                f"{what} has {size:,} bytes, more than {self.settings.payload_bytes:,}: send a reference to the data,"
+                " or raise payload_bytes"
+            )
+
+
+def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        raise UsageError(
+            f"{text!r} cannot be a {what}: letters, digits and {'_-' if what == 'tenant' else '_.:@~-'} only"
+        )
+    return text
+
+
+def _read_cursor(cursor: str | None, tenant: str) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    at, _, id = cursor.partition("-")
+    if not at.isdecimal() or not id:
+        raise UsageError(f"{cursor!r} is not a cursor that find() gave")
+    return int(at), key_of(tenant, id)
+
+
+__all__ = ["Page", "Perdure"]

@@ -1,0 +1,513 @@
+"""An execution that this worker holds: what came in, the rows to write, the attempts under way.
+
+Rules kept here:
+- Inputs are folded one at a time, each followed by its turn; their rows share one commit, and one commit is in flight.
+- `prepare` only adds to what is not yet written, so a commit that failed cleanly is simply prepared again.
+- Nothing with an effect starts before the commit that caused it: `launch` runs after the answer.
+- An outcome row is made at the last moment, so mail that arrives while it is being refused still comes before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import events as ev, letters as mail
+from perdure.core.codec import digest
+from perdure.core.commands import Asked
+from perdure.core.records import Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
+from perdure.core.replay import Replay
+from perdure.errors import LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
+from perdure.flows.workflow import Workflow
+from perdure.runtime.attempt import Attempts, Running
+from perdure.runtime.settings import Settings
+
+_encode = msgspec.json.encode
+_CAUSES: dict[type[PerdureError], str] = {
+    Nondeterminism: "nondeterminism",
+    NeverWakes: "never-wakes",
+    Undecodable: "undecodable",
+    LimitReached: "limit",
+}
+FAULTS = tuple(_CAUSES)
+
+
+class House(Protocol):
+    """What a resident needs of its worker."""
+
+    settings: Settings
+    attempts: Attempts
+    draining: bool
+
+    def now(self) -> int: ...
+    def ring(self, resident: Resident) -> None: ...
+    def ring_at(self, resident: Resident, due: int) -> None: ...
+
+
+class Resident:
+    def __init__(self, house: House, held: Held, workflow: Workflow[..., Any]) -> None:
+        self.house = house
+        self.key = held.key
+        self.token = held.token
+        self.workflow = workflow
+        self.parent, self.parent_ref = held.parent, held.parent_ref
+        self.replay: Replay | None = None
+        self.history: list[Row] = list(held.rows)
+        self.version = held.rows[-1].version
+        self.at = held.rows[-1].at
+        self.inputs: deque[tuple[ev.Event, str | None]] = deque()
+        self.rows: list[Row] = []
+        self.running: dict[int, Running] = {}
+        self.later: dict[int, int] = {}  # actions whose next attempt is due later
+        self.stuck: ev.Stuck | None = None
+        self.lease_until = 0.0
+        self.gone = False
+        self._done: list[str] = []
+        self._letters: list[Mail] = []
+        self._seen: set[str] = set()
+        self._fired: int | None = None
+        self._children: list[Start] = []
+        self._mail: list[Mail] = []
+        self._settle: Park | End | None = None
+        self._progress: dict[int, Raw] = {}
+        self._progress_at: dict[int, int] = {}
+        self._announced: set[int] = set()
+        self._alarm = 0  # when the worker will ring anyway
+        self._loaded = False
+        self.deliver(held.mail)
+
+    # From outside.
+
+    def deliver(self, letters: Any) -> bool:
+        """Take mail that was not seen before; True if there was any."""
+        news = False
+        for letter in letters:
+            if letter.id not in self._seen:
+                self._seen.add(letter.id)
+                self._letters.append(letter)
+                news = True
+        return news
+
+    def again(self, held: Held, now: int) -> None:
+        """Held once more, by the same worker, with the replay still in memory."""
+        self.token = held.token
+        self.gone = False
+        self._seen.clear()
+        assert self.replay is not None
+        for row in held.rows:
+            self.version, self.at = row.version, row.at
+            self.replay.feed(ev.read(row), row.version, row.at)
+        if self.house.settings.replay_always:
+            self.history.extend(held.rows)
+        self.deliver(held.mail)
+
+    def settled(self, ref: int, event: ev.Event | None) -> None:
+        """An attempt is over."""
+        self.running.pop(ref, None)
+        self._progress.pop(ref, None)
+        if self.gone:
+            return
+        if event is not None:
+            self.inputs.append((event, None))
+        self.house.ring(self)
+
+    def progressed(self, ref: int, details: Raw) -> None:
+        """A heartbeat with details: the first goes at once, the rest at most once a second."""
+        if self.gone:
+            return
+        waiting = ref in self._progress
+        self._progress[ref] = details
+        if not waiting:
+            self.house.ring_at(self, max(self.house.now(), self._progress_at.get(ref, 0) + 1_000_000))
+
+    # Towards a commit.
+
+    def prepare(self, now: int) -> Commit | None:
+        """Fold what came in, and say what is to be written; None when there is nothing to write."""
+        if not self._loaded:
+            self._loaded = True
+            self._begin(now)
+        while self.inputs:
+            event, message_id = self.inputs.popleft()
+            self._append(event, now, message_id)
+        while self._letters:
+            self._fold(self._letters.pop(0), now)
+            while self.inputs:
+                event, message_id = self.inputs.popleft()
+                self._append(event, now, message_id)
+        self._by_itself(now)
+        self._announce(now)
+        self._note_progress(now)
+        self._settle = self._decide(now)
+        rows = self.rows
+        if isinstance(self._settle, End) and self.replay is not None and self.replay.outcome is not None:
+            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
+        if not rows and self._settle is None and not self._done:
+            return None
+        return Commit(self.key, self.token, rows, self._settle, self._fired, self._done, self._children, self._mail)
+
+    def committed(self) -> None:
+        """All of the last `prepare` is durable."""
+        if self.house.settings.replay_always:
+            self.history.extend(self.rows)
+        self.rows, self._done, self._children, self._mail, self._fired = [], [], [], [], None
+
+    def relive(self, now: int) -> None:
+        """Throw the replay away and make it again from the log: what differs then would differ after a crash."""
+        before = self.replay
+        if before is None or before.outcome is not None:
+            return
+        self._load(now)
+        after = self.replay
+        before.evict()
+        if after is not None:
+            here = (sorted(before.actions), sorted(before.children), sorted(before.loop.timers), before.loop.ref)
+            there = (sorted(after.actions), sorted(after.children), sorted(after.loop.timers), after.loop.ref)
+            if here != there:
+                self._stick(
+                    Nondeterminism(
+                        f"{self.key} stands elsewhere after a replay: at {', '.join(after.places())} instead of"
+                        f" {', '.join(before.places())}; something in the workflow does not come from the log"
+                    ),
+                    now,
+                )
+
+    @property
+    def parked(self) -> Park | None:
+        return self._settle if isinstance(self._settle, Park) else None
+
+    @property
+    def ended(self) -> End | None:
+        return self._settle if isinstance(self._settle, End) else None
+
+    def launch(self, now: int) -> None:
+        """Start and stop attempts: what asked for them is durable."""
+        replay = self.replay
+        if replay is None:
+            return
+        for ref in replay.stops:
+            if (running := self.running.get(ref)) is not None:
+                running.cancel()
+        replay.stops.clear()
+        if self.house.draining or replay.paused is not None:
+            return
+        fresh, replay.fresh = replay.fresh, []
+        ready = [ref for ref, due in self.later.items() if due <= now]
+        for ref in (*fresh, *ready):
+            self.later.pop(ref, None)
+            asked = replay.actions.get(ref)
+            if asked is None or ref in self.running:
+                continue
+            if asked.due > now:
+                self.later[ref] = asked.due
+                self.house.ring_at(self, asked.due)
+            else:
+                self.running[ref] = self.house.attempts.start(
+                    self.key, self.token, asked, self.settled, self.progressed
+                )
+
+    def drop(self) -> None:
+        """Forget everything: somebody else goes on with it, or it is over."""
+        self.gone = True
+        for running in list(self.running.values()):
+            running.cancel()
+        self.running.clear()
+        if self.replay is not None:
+            self.replay.evict()
+
+    # Folding.
+
+    def poison(self, lapses: int, now: int) -> None:
+        """It took its workers down too often to be tried again."""
+        self._loaded = True
+        reason = f"{lapses} workers in a row died or lost it while they held it; look for a crash, then retry it"
+        self.become_stuck("lapses", reason, now)
+
+    def _begin(self, now: int) -> None:
+        """The first look after a hold: load the log, unless it says that this needs a person first."""
+        last = next((e for e in map(_stuck_or_redriven, reversed(self.history)) if e is not None), None)
+        if isinstance(last, ev.Stuck):
+            self.stuck = last
+        else:
+            self._load(now)
+
+    def _load(self, now: int) -> None:
+        self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
+        self.stuck = None
+        try:
+            self.replay.load(self.history)
+            self._take(now)
+        except FAULTS as fault:
+            self._stick(fault, now)
+        if not self.house.settings.replay_always:
+            self.history = []
+
+    def _append(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
+        """One row, and the turn that it causes."""
+        if self._ending() and not isinstance(event, ev.EventReceived | ev.CancelRequested | ev.ChildSettled):
+            return  # nobody waits for it any more
+        self._write(event, now, message_id)
+        if self.replay is None:
+            return
+        try:
+            self.replay.feed(event, self.version, self.at)
+            self._take(now)
+        except FAULTS as fault:
+            self._stick(fault, now)
+
+    def _write(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
+        self.version += 1
+        self.at = max(self.at, now)
+        self.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
+
+    def _take(self, now: int) -> None:
+        """Write what the turn gave out."""
+        replay = self.replay
+        assert replay is not None
+        for output in replay.take():
+            self._write(output, now)
+            if isinstance(output, ev.ChildStarted):
+                self._children.append(self._child(output))
+        for ref in replay.child_stops:
+            key = key_of(tenant_of(self.key), f"{id_of(self.key)}.{ref}")
+            letter = mail.CancelLetter("its parent no longer waits for it", self.key)
+            self._mail.append(Mail(key, "cancel:parent", mail.seal(letter)))
+        replay.child_stops.clear()
+        if isinstance(replay.outcome, ev.Restarted):
+            self._write(replay.outcome, now)
+            replay.feed(replay.outcome, self.version, self.at)
+            self._take(now)
+
+    def _fold(self, letter: Mail, now: int) -> None:
+        """Turn one letter into the events it stands for. Letters that no longer mean anything are only taken out."""
+        self._done.append(letter.id)
+        try:
+            wish = mail.unseal(letter)
+        except Undecodable as error:
+            self._write(ev.EventRejected(letter.id, "", str(error)), now, letter.id)
+            return
+        replay = self.replay
+        paused = replay is not None and replay.paused is not None
+        match wish:
+            case mail.EventLetter():
+                self._append(ev.EventReceived(wish.name, wish.payload, letter.id, wish.by, wish.source), now, letter.id)
+            case mail.ChildLetter():
+                self._append(ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status), now, letter.id)
+            case mail.PauseLetter():
+                if not paused and self.stuck is None and not self._ending():
+                    self._append(ev.Paused(wish.until, wish.reason, wish.by), now, letter.id)
+            case mail.ResumeLetter():
+                if paused and wish.at > now:
+                    self._append(ev.Paused(wish.at, wish.reason, wish.by), now, letter.id)
+                elif paused:
+                    self._append(ev.Resumed(wish.reason, wish.by), now, letter.id)
+            case mail.CancelLetter():
+                self._cancel(wish, now, letter.id)
+            case mail.RedriveLetter():
+                if self.stuck is not None:
+                    self._redrive(wish, now, letter.id)
+
+    def _cancel(self, wish: mail.CancelLetter, now: int, message_id: str) -> None:
+        if self._ending():
+            return
+        replay = self.replay
+        if replay is not None and replay.paused is not None:
+            self._append(ev.Resumed("cancelled", wish.by), now)
+        timeout = wish.timeout or int(self.house.settings.cancel_timeout * 1e6)
+        at_once = wish.now or self.stuck is not None  # stuck code cannot clean up
+        self._append(ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once), now, message_id)
+        if self.replay is None:
+            self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
+            self.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=self.version - 1)
+
+    def _redrive(self, wish: mail.RedriveLetter, now: int, message_id: str) -> None:
+        self._write(ev.Redriven(wish.reason, wish.by), now, message_id)
+        self.history.extend(self.rows)
+        self._load(now)
+
+    def _stick(self, fault: PerdureError, now: int) -> None:
+        """The code does not fit the log: keep everything, run nothing, say why."""
+        cause = _CAUSES.get(type(fault), "undecodable")
+        self.become_stuck(cause, str(fault), now)
+
+    def become_stuck(self, cause: str, reason: str, now: int) -> None:
+        if self.replay is not None:
+            self.replay.evict()
+            self.replay = None
+        self.stuck = ev.Stuck(cause, reason, self.workflow.fingerprint)
+        self._write(self.stuck, now)
+
+    def _by_itself(self, now: int) -> None:
+        """What happens because it is time: the end of a pause, timers, the end of a clean-up."""
+        replay = self.replay
+        if replay is None:
+            return
+        if replay.paused is not None:
+            if not replay.paused.until or replay.paused.until > now:
+                return
+            self._append(ev.Resumed("it is time"), now)
+        while self.replay is replay and not self._ending() and (timer := replay.due_timers(now)) is not None:
+            due, ref = timer
+            self._fired = max(self._fired or 0, due)
+            self._append(ev.TimerFired(ref, due), now)
+        cancel = replay.cancel
+        if cancel is not None and cancel.deadline and cancel.deadline <= now and not self._ending():
+            replay.outcome = ev.Cancelled(cancel.reason, forced=True, since=replay.kept)
+            replay.evict()
+
+    def _announce(self, now: int) -> None:
+        """At-most-once actions: their start is written before they run; one that was started before is unknown."""
+        replay = self.replay
+        if replay is None or replay.paused is not None or self._ending() or self.house.draining:
+            return
+        for ref in list(replay.fresh):
+            asked = replay.actions.get(ref)
+            if asked is None or not asked.spec.how.at_most_once or ref in self.running:
+                continue
+            if not asked.started:
+                self._announced.add(ref)
+                self._append(ev.ActionStarted(ref, asked.spec.name, asked.args), now)
+            elif ref not in self._announced:
+                self._append(_unknown(asked), now)
+
+    def _note_progress(self, now: int) -> None:
+        for ref, details in list(self._progress.items()):
+            if now - self._progress_at.get(ref, 0) < 1_000_000:
+                continue
+            del self._progress[ref]
+            if (running := self.running.get(ref)) is not None:
+                self._progress_at[ref] = now
+                self._write(ev.ActionProgressed(ref, running.asked.attempts + 1, details), now)
+                running.asked.progress = details
+
+    # Deciding what to do with the hold.
+
+    def _ending(self) -> bool:
+        return self.replay is not None and self.replay.outcome is not None
+
+    def _decide(self, now: int) -> Park | End | None:
+        replay = self.replay
+        if replay is None:
+            waits = _encode({"stuck": self.stuck}) if self.stuck is not None else None
+            return Park("stuck", None, None, waits)
+        if replay.outcome is not None:
+            return self._end(replay)
+        status: Status = "open" if replay.paused is None else "paused"
+        due = replay.next_due() if replay.paused is None else replay.paused.until or None
+        busy = bool(self.running) or self._has_ready(replay, now)
+        soon = due is not None and due - now <= self.house.settings.linger * 1e6 and not self.house.draining
+        if busy or (soon and status == "open"):
+            if due is not None:
+                self._alarm_at(due, now)
+            return None
+        if self.house.draining and any(asked.due <= now for asked in replay.actions.values()):
+            due = now  # for the next worker
+        for timer in replay.unlogged_timers():
+            self._write(timer, now)
+        return Park(status, due, self._state(replay), _encode(self._waits(replay)), replay.base)
+
+    def _alarm_at(self, due: int, now: int) -> None:
+        if not now < self._alarm <= due:
+            self._alarm = due
+            self.house.ring_at(self, due)
+
+    def _has_ready(self, replay: Replay, now: int) -> bool:
+        """Actions that will start as soon as this commit is done."""
+        if replay.paused is not None or self.house.draining:
+            return False
+        if any(ref in replay.actions and replay.actions[ref].due <= now for ref in replay.fresh):
+            return True
+        return any(due <= now for due in self.later.values())
+
+    def _end(self, replay: Replay) -> End:
+        outcome = replay.outcome
+        match outcome:
+            case ev.Completed():
+                status, result, letter = (
+                    "completed",
+                    bytes(outcome.result),
+                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "completed", outcome.result),
+                )
+            case ev.Failed():
+                status, result, letter = (
+                    "failed",
+                    _encode(outcome.error),
+                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "failed", ev.NULL, outcome.error),
+                )
+            case _:
+                assert isinstance(outcome, ev.Cancelled)
+                error = ev.Error("Cancelled", outcome.reason or "it was cancelled")
+                status, result, letter = (
+                    "cancelled",
+                    _encode(error),
+                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "cancelled", ev.NULL, error),
+                )
+        if self.parent is not None and not any(m.id == f"child:{self.parent_ref}" for m in self._mail):
+            self._mail.append(Mail(self.parent, f"child:{self.parent_ref}", mail.seal(letter)))
+        return End(status, result, self._state(replay), replay.base)  # type: ignore[arg-type]
+
+    def _state(self, replay: Replay) -> bytes | None:
+        return _encode(replay.published) if replay.published else None
+
+    def _waits(self, replay: Replay) -> dict[str, Any]:
+        """What `why` shows of an execution that is not in memory."""
+        waits: dict[str, Any] = {"at": replay.places()}
+        if replay.waiters:
+            waits["events"] = [{"names": list(w.wanted), "match": w.match, "since": w.since} for w in replay.waiters]
+        if replay.loop.timers:
+            waits["timers"] = sorted(replay.due_of(handle) for handle in replay.loop.timers.values())[:20]
+        if replay.children:
+            waits["children"] = [
+                {"id": f"{id_of(self.key)}.{ref}", "since": asked.at} for ref, asked in replay.children.items()
+            ][:20]
+        if replay.actions:
+            waits["actions"] = [
+                {"name": asked.spec.name, "ref": ref, "attempts": asked.attempts, "due": asked.due, "since": asked.at}
+                for ref, asked in replay.actions.items()
+            ][:20]
+        if replay.paused is not None:
+            waits["paused"] = replay.paused
+        if replay.cancel is not None:
+            waits["cancel"] = replay.cancel
+        return waits
+
+    def _child(self, started: ev.ChildStarted) -> Start:
+        assert self.replay is not None
+        asked = self.replay.children.get(started.ref)
+        queue = asked.spec.queue if asked is not None else self.workflow.queue
+        key = key_of(tenant_of(self.key), started.id)
+        first = ev.Started(started.workflow, started.version, started.input, parent=self.key)
+        return Start(
+            key,
+            started.workflow,
+            f"{started.workflow}@{started.version}",
+            queue,
+            start_sha(started.workflow, started.input),
+            (ev.row(first, 1, self.at),),
+            self.key,
+            started.ref,
+        )
+
+
+_STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
+
+
+def _stuck_or_redriven(row: Row) -> ev.Event | None:
+    return ev.read(row) if row.type in (_STUCK, _REDRIVEN) else None
+
+
+def _unknown(asked: Asked) -> ev.Event:
+    error = ev.Error(
+        "Unknown",
+        f"{asked.spec.name} was started and may have taken effect, but its worker died before it could say so;"
+        " at_most_once forbids a second try",
+    )
+    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, error, 1)
+
+
+def start_sha(workflow: str, input: Raw | bytes) -> str:
+    """What makes two starts the same start."""
+    return digest(workflow, bytes(input))

@@ -1,0 +1,188 @@
+"""A handle on one execution: what its owner can do to it and ask about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import copies, events as ev, letters as mail, view
+from perdure.core.codec import Codec
+from perdure.core.durations import Duration, micros
+from perdure.core.records import ENDED, Head, Row, ShownStatus, id_of
+from perdure.errors import (
+    ExecutionCancelled,
+    ExecutionFailed,
+    ExecutionNotFound,
+    ExecutionStuck,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.app import Perdure
+
+R_co = TypeVar("R_co", covariant=True)
+_PAGE = 1000
+
+
+class Run(Generic[R_co]):
+    """One execution. Made by `app.start` and `app.get`; holds nothing, so it is cheap and always current."""
+
+    def __init__(self, app: Perdure, key: str, returns: Codec[Any] | None = None) -> None:
+        self._app = app
+        self._returns = returns
+        self.key = key
+
+    @property
+    def id(self) -> str:
+        return id_of(self.key)
+
+    def __repr__(self) -> str:
+        return f"Run({self.key!r})"
+
+    # Asking.
+
+    async def head(self) -> Head:
+        head = await self._app.store.head(self.key)
+        if head is None:
+            raise ExecutionNotFound(f"there is no execution {self.id!r}; `perdure list` shows those that are", self.key)
+        return head
+
+    async def status(self) -> ShownStatus:
+        return (await self.head()).shown
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the end: the result, or ExecutionFailed, ExecutionCancelled, ExecutionStuck."""
+        head = await self._settled(timeout)
+        raw = head.result or b"null"
+        if head.status == "completed":
+            value: R_co = self._returns.decode(Raw(raw)) if self._returns is not None else msgspec.json.decode(raw)
+            return value
+        if head.status == "stuck":
+            reason = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
+            raise ExecutionStuck(f"{self.id} is stuck ({reason.get('cause')}): {reason.get('reason')}", self.key)
+        error = msgspec.json.decode(raw, type=ev.Error)
+        if head.status == "cancelled":
+            raise ExecutionCancelled(f"{self.id} was cancelled: {error.message}", self.key)
+        details = msgspec.json.decode(error.details)
+        raise ExecutionFailed(f"{self.id} failed: {error.type}: {error.message}", self.key, error.type, details)
+
+    async def _settled(self, timeout: Duration | None) -> Head:
+        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
+            while True:
+                news = self._app.news(self.key)
+                try:
+                    head = await self.head()
+                    if head.status in ENDED or head.status == "stuck":
+                        return head
+                    # The news may get lost with its hint; a slow look makes up for it.
+                    await asyncio.wait([news], timeout=self._app.settings.grace)
+                finally:
+                    self._app.no_news(self.key, news)
+
+    async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
+        """Wait for one of these statuses. For people and tests; it looks rather than listens."""
+        pause = 0.005
+        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
+            while (status := await self.status()) not in statuses:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 0.25)
+        return status
+
+    async def rows(self, after: int = 0, until: int | None = None) -> AsyncIterator[Row]:
+        """The log as it is stored, page by page."""
+        while page := await self._app.store.read(self.key, after, until, _PAGE):
+            for row in page:
+                yield row
+            after = page[-1].version
+            if len(page) < _PAGE:
+                return
+
+    async def log(self, after: int = 0, until: int | None = None) -> list[view.Entry]:
+        """The events of the log, readable."""
+        entries = [view.entry(row) async for row in self.rows(after, until)]
+        if not entries and after == 0:
+            await self.head()
+        return entries
+
+    async def state(self, at: int | datetime | None = None) -> view.State:
+        """What the log says at a version, at a time, or now: status, published fields, what is open."""
+        until = at if isinstance(at, int) else None
+        moment = int(at.timestamp() * 1e6) if isinstance(at, datetime) else None
+        if isinstance(at, datetime) and at.tzinfo is None:
+            raise UsageError("state(at=…) needs a time with a time zone")
+        if until is not None and until < 1:
+            raise UsageError("versions begin at 1")
+        folded = view.State(key=self.key)
+        async for row in self.rows(0, until):
+            if moment is not None and row.at > moment:
+                break
+            folded = view.fold(folded, row)
+        if folded.version == 0:
+            await self.head()
+        return folded
+
+    async def why(self) -> view.Why:
+        """What it waits for, since when, and who holds it."""
+        return view.why(await self.head(), await self.state(), self._app.clock.now())
+
+    # Doing.
+
+    async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> str:
+        """Send an event; gives its id. The same id twice is one event."""
+        return await self._app.send(self.id, name, payload, event_id=id, by=by, tenant=self._tenant)
+
+    async def pause(self, *, until: datetime | None = None, reason: str = "", by: str = "") -> None:
+        """Start no more actions. Those that run may finish and are recorded. Survives restarts."""
+        await self._mail("pause", mail.PauseLetter(_micros(until), reason, by))
+
+    async def resume(self, *, at: datetime | None = None, reason: str = "", by: str = "") -> None:
+        """Go on after a pause, now or at a time."""
+        await self._mail("resume", mail.ResumeLetter(_micros(at), reason, by))
+
+    async def cancel(
+        self, reason: str = "", *, timeout: Duration | None = None, now: bool = False, by: str = ""
+    ) -> None:
+        """Ask the workflow to stop. Its clean-up and undos run, for at most `timeout`; with `now` they do not."""
+        limit = 0 if timeout is None else max(1, micros(timeout))
+        await self._mail("cancel", mail.CancelLetter(reason, by, limit, now))
+
+    async def retry(self, *, reason: str = "", by: str = "") -> Run[R_co]:
+        """Try again from where it failed.
+
+        A stuck execution goes on itself. A failed or cancelled one has ended; a new execution takes over its log up to
+        the point of failure, and is returned.
+        """
+        head = await self.head()
+        if head.status == "stuck":
+            await self._mail("redrive", mail.RedriveLetter(reason, by))
+            return self
+        if head.status not in ("failed", "cancelled"):
+            raise UsageError(f"{self.id} is {head.shown}: only failed, cancelled and stuck executions can be retried")
+        rows = [row async for row in self.rows()]
+        return await self.fork(at=copies.retry_point(rows), by=by)
+
+    async def fork(
+        self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None, by: str = ""
+    ) -> Run[R_co]:
+        """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
+        return await self._app.fork(self, at, edit or {}, id, by)
+
+    async def _mail(self, what: str, letter: mail.Letter) -> None:
+        await self._app.post(self.key, f"{what}:{self._app.new_id()}", letter)
+
+    @property
+    def _tenant(self) -> str:
+        return self.key.partition("/")[0]
+
+
+def _micros(moment: datetime | None) -> int:
+    if moment is None:
+        return 0
+    if moment.tzinfo is None:
+        raise UsageError("a time needs a time zone: datetime.now(timezone.utc) + timedelta(hours=1)")
+    return int(moment.timestamp() * 1e6)

@@ -1,0 +1,443 @@
+"""A worker: holds executions, runs their turns and actions, and commits for all of them together.
+
+Five loops share one memory: receive (hints become holds), the committer (everything that is ready goes into the next
+commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while idle
+but one capped look for the next due time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from perdure.core import guard
+from perdure.core.loop import turns
+from perdure.core.records import Busy, Commit, Due, Gone, Held, Hint, Outcome
+from perdure.errors import OutcomeUnknown, StoreError
+from perdure.flows.registry import Registry
+from perdure.ports import Store, Stream
+from perdure.runtime.attempt import Attempts
+from perdure.runtime.clock import Clock
+from perdure.runtime.resident import FAULTS, Resident
+from perdure.runtime.settings import Settings
+
+log = logging.getLogger("perdure.worker")
+
+
+class Worker:
+    """See the module. `me` must be unique in space and time: it names the lease."""
+
+    def __init__(
+        self,
+        me: str,
+        store: Store,
+        stream: Stream,
+        registry: Registry,
+        settings: Settings,
+        clock: Clock,
+        client: Any,
+        ended: Callable[[str], None] = lambda key: None,
+    ) -> None:
+        self.me = me
+        self.settings = settings
+        self.draining = False
+        self.residents: dict[str, Resident] = {}
+        self._store = store
+        self._stream = stream
+        self._registry = registry
+        self._clock = clock
+        self._ended = ended
+        self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
+        self.attempts = Attempts(clock, client, self._executor, settings.concurrency, settings.payload_bytes)
+        self._cache: OrderedDict[str, Resident] = OrderedDict()
+        self._ready: dict[str, Resident] = {}  # in the order in which they rang
+        self._mailed: set[str] = set()
+        self._holding: set[str] = set()
+        self._bell = asyncio.Event()
+        self._mailbell = asyncio.Event()
+        self._room = asyncio.Event()
+        self._nudge = asyncio.Event()
+        self._calm = asyncio.Event()
+        self._flying = False
+        self._next_look: int = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lease = int(settings.lease * 1e6)
+        self._grace = int(settings.grace * 1e6)
+
+    # Life.
+
+    async def start(self) -> None:
+        guard.audit()
+        for workflow in self._registry.workflows():
+            workflow.check()
+        self._room.set()
+        for loop in (self._receive, self._commit, self._relay, self._fetch_mail, self._renew):
+            self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure{loop.__name__}"))
+
+    async def stop(self, grace: float | None = None) -> None:
+        """No new work; let running actions finish; give everything back."""
+        self.draining = True
+        self._ring_all()
+        limit = self.settings.drain if grace is None else grace
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while any(resident.running for resident in self.residents.values()):
+                    running = [r.task for resident in self.residents.values() for r in resident.running.values()]
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        self._ring_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                while self._ready or self._flying:
+                    self._calm.clear()
+                    await self._calm.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._give_back()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _give_back(self) -> None:
+        left = list(self.residents.values())
+        for resident in (*left, *self._cache.values()):
+            resident.drop()
+        self.residents.clear()
+        self._cache.clear()
+        if left:
+            with contextlib.suppress(StoreError):
+                await self._store.release([(resident.key, resident.token) for resident in left])
+                await self._stream.publish([Hint(resident.key, resident.workflow.queue) for resident in left])
+
+    async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a loop; when the store fails, say so, wait a little longer each time, go on."""
+        pause = 0.05
+        while True:
+            try:
+                await loop()
+                pause = 0.05
+            except StoreError as error:
+                log.warning("%s; trying again in %.2g s", error, pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+
+    # What residents call.
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def ring(self, resident: Resident) -> None:
+        self._ready[resident.key] = resident
+        self._bell.set()
+
+    def ring_at(self, resident: Resident, due: int) -> None:
+        delay = max(0.0, (due - self._clock.now()) / 1e6)
+        asyncio.get_running_loop().call_later(delay, self._ring_if_here, resident)
+
+    def _ring_if_here(self, resident: Resident) -> None:
+        if self.residents.get(resident.key) is resident:
+            self.ring(resident)
+
+    def _ring_all(self) -> None:
+        for resident in self.residents.values():
+            self.ring(resident)
+
+    # Receive: hints become holds.
+
+    async def _receive(self) -> None:
+        room = self.settings.resident - len(self.residents)
+        if room <= 0 or self.draining:
+            self._room.clear()
+            await self._room.wait()
+            return
+        hints = await self._stream.receive(room)
+        await self._take(list(dict.fromkeys(hint.key for hint in hints if not hint.ended)))
+        await self._stream.ack(hints)
+        for hint in hints:
+            if hint.ended:
+                self._ended(hint.key)
+
+    async def _take(self, keys: Sequence[str]) -> None:
+        new = []
+        for key in keys:
+            if key in self.residents or key in self._holding:
+                self._mailed.add(key)
+                self._mailbell.set()
+            else:
+                new.append(key)
+        if not new or self.draining:
+            return
+        self._holding.update(new)
+        try:
+            await self._hold(new)
+        finally:
+            self._holding.difference_update(new)
+            self._mailbell.set()
+
+    async def _hold(self, new: list[str]) -> None:
+        known = {key: (r.version, r.token) for key in new if (r := self._cache.get(key)) is not None}
+        sent = asyncio.get_running_loop().time()
+        answers = await self._store.hold(new, self.me, self._lease, known)
+        forward = []
+        for answer in answers:
+            match answer:
+                case Held():
+                    self._move_in(answer, sent)
+                case Busy():
+                    if answer.holder != self.me:
+                        forward.append(Hint(answer.key, to=answer.holder))
+                case Gone():
+                    self._forget(answer.key)
+        if forward:
+            await self._stream.publish(forward)
+
+    def _move_in(self, held: Held, sent: float) -> None:
+        workflow = self._registry.find(held.definition)
+        if workflow is None:
+            asyncio.get_running_loop().create_task(self._store.release([(held.key, held.token)]))
+            return
+        now = self._clock.now()
+        resident = self._cache.pop(held.key, None)
+        if resident is not None and (not held.rows or held.rows[0].version == resident.version + 1):
+            try:
+                resident.again(held, now)
+            except FAULTS:
+                resident.drop()
+                resident = None
+        elif resident is not None:
+            resident.drop()
+            resident = None
+        if resident is None:
+            resident = Resident(self, held, workflow)
+        if held.lapses > self.settings.lapses and held.status != "stuck":
+            resident.poison(held.lapses, now)
+        resident.lease_until = sent + self.settings.lease * 0.9
+        self.residents[held.key] = resident
+        self.ring(resident)
+
+    # The committer.
+
+    async def _commit(self) -> None:
+        if not self._ready:
+            self._calm.set()
+        await self._bell.wait()
+        batch, commits = self._gather()
+        if not commits:
+            return
+        self._flying = True
+        try:
+            outcomes = await self._store.commit(commits)
+        except OutcomeUnknown:
+            await self._unknown(batch)
+            raise
+        except StoreError:
+            for resident in batch:
+                self.ring(resident)
+            raise
+        finally:
+            self._flying = False
+        await self._settle(batch, commits, outcomes)
+
+    def _gather(self) -> tuple[list[Resident], list[Commit]]:
+        """Take what is ready, run its turns, and collect what is to be written."""
+        batch: list[Resident] = []
+        commits: list[Commit] = []
+        now, size = self._clock.now(), 0
+        loop_time = asyncio.get_running_loop().time()
+        with turns():
+            while self._ready and len(commits) < self.settings.group and size < self.settings.group_bytes:
+                key = next(iter(self._ready))
+                resident = self._ready.pop(key)
+                if self.residents.get(key) is not resident:
+                    continue
+                if loop_time > resident.lease_until:
+                    log.warning("%s: the lease ran out before it could be renewed; giving it up", key)
+                    self._evict(resident)
+                    continue
+                commit = resident.prepare(now)
+                if commit is None:
+                    resident.launch(now)
+                else:
+                    batch.append(resident)
+                    commits.append(commit)
+                    size += sum(len(row.data) for row in commit.rows)
+        if not self._ready:
+            self._bell.clear()
+        return batch, commits
+
+    async def _settle(self, batch: list[Resident], commits: list[Commit], outcomes: Sequence[Outcome]) -> None:
+        now = self._clock.now()
+        hints: list[Hint] = []
+        mailed: list[str] = []
+        with turns():
+            for resident, commit, outcome in zip(batch, commits, outcomes, strict=True):
+                match outcome:
+                    case "ok":
+                        self._written(resident, now)
+                        hints += [Hint(start.key, start.queue) for start in commit.children]
+                        hints += [Hint(letter.key) for letter in commit.mail]
+                        if resident.ended is not None:
+                            hints.append(Hint(resident.key, ended=True))
+                    case "mail":
+                        if resident.ended is None:
+                            resident.committed()
+                        mailed.append(resident.key)
+                    case "early":
+                        self.ring_at(resident, (commit.fired or now) + 1000)
+                    case "stale":
+                        log.info("%s: another worker has gone on with it", resident.key)
+                        self._evict(resident)
+        if mailed:
+            self._mailed.update(mailed)
+            self._mailbell.set()
+        if hints:
+            await self._stream.publish(self._addressed(hints))
+
+    def _addressed(self, hints: list[Hint]) -> list[Hint]:
+        """Mail for an execution that we hold ourselves needs no stream; for others the queue finds the holder."""
+        rest = []
+        for hint in hints:
+            if not hint.ended and hint.key in self.residents:
+                self._mailed.add(hint.key)
+                self._mailbell.set()
+            elif not hint.ended and not hint.queue:
+                rest.append(Hint(hint.key, self._queue_of(hint.key)))
+            else:
+                rest.append(hint)
+        return rest
+
+    def _queue_of(self, key: str) -> str:
+        cached = self._cache.get(key)
+        return cached.workflow.queue if cached is not None else self.settings.queue_names[0]
+
+    def _written(self, resident: Resident, now: int) -> None:
+        resident.committed()
+        if resident.ended is not None:
+            self._leave(resident)
+            resident.drop()
+            self._ended(resident.key)
+        elif (park := resident.parked) is not None:
+            self._leave(resident)
+            self._keep(resident)
+            if park.due is not None:
+                self._look_at(park.due)
+        else:
+            if self.settings.replay_always:
+                resident.relive(now)
+                if resident.stuck is not None:
+                    self.ring(resident)
+                    return
+            resident.launch(now)
+            if not resident.running:
+                self.ring(resident)
+
+    def _keep(self, resident: Resident) -> None:
+        """A parked replay stays in memory for a while, unless it is to be replayed always or is of no use."""
+        if resident.replay is None or self.settings.cache == 0 or self.settings.replay_always:
+            resident.drop()
+            return
+        resident.gone = True
+        self._cache[resident.key] = resident
+        while len(self._cache) > self.settings.cache:
+            self._cache.popitem(last=False)[1].drop()
+
+    def _leave(self, resident: Resident) -> None:
+        self.residents.pop(resident.key, None)
+        self._ready.pop(resident.key, None)
+        self._room.set()
+
+    def _evict(self, resident: Resident) -> None:
+        self._leave(resident)
+        resident.drop()
+
+    def _forget(self, key: str) -> None:
+        if (cached := self._cache.pop(key, None)) is not None:
+            cached.drop()
+
+    async def _unknown(self, batch: list[Resident]) -> None:
+        """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
+        for resident in batch:
+            self._evict(resident)
+        await self._stream.publish([Hint(resident.key, resident.workflow.queue, to=self.me) for resident in batch])
+
+    # Mail for what is held.
+
+    async def _fetch_mail(self) -> None:
+        await self._mailbell.wait()
+        self._mailbell.clear()
+        keys = [key for key in self._mailed if key in self.residents]
+        self._mailed.intersection_update(self._holding)
+        if not keys:
+            return
+        try:
+            boxes = await self._store.mail(keys)
+        except StoreError:
+            self._mailed.update(keys)
+            self._mailbell.set()
+            raise
+        for key in keys:
+            resident = self.residents.get(key)
+            if resident is not None:
+                resident.deliver(boxes.get(key, ()))
+                self.ring(resident)
+
+    # What is due.
+
+    def _look_at(self, due: int) -> None:
+        if due < self._next_look:
+            self._next_look = due
+            self._nudge.set()
+
+    async def _relay(self) -> None:
+        queues, definitions = self.settings.queue_names, self._registry.definitions()
+        quiet_since = asyncio.get_running_loop().time()
+        while True:
+            now = await self._clock.sync()
+            if not self.draining and len(self.residents) < self.settings.resident:
+                limit = min(self.settings.resident - len(self.residents), 500)
+                dues = await self._store.claim(queues, definitions, limit, self._grace)
+                await self._hint(dues)
+                if dues:
+                    quiet_since = asyncio.get_running_loop().time()
+                    if len(dues) == limit:
+                        continue
+            quiet = asyncio.get_running_loop().time() - quiet_since > 60
+            cap = now + int((self.settings.probe_idle if quiet else self.settings.probe) * 1e6)
+            due = await self._store.next_due(queues, definitions)
+            self._nudge.clear()
+            self._next_look = cap if due is None else max(min(due, cap), now + 1000)
+            while (delay := (self._next_look - self._clock.now()) / 1e6) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._nudge.wait()
+                self._nudge.clear()
+
+    async def _hint(self, dues: Sequence[Due]) -> None:
+        here = [due.key for due in dues if due.holder in (None, self.me)]
+        elsewhere = [Hint(due.key, due.queue, due.holder) for due in dues if due.holder not in (None, self.me)]
+        if here:
+            await self._take(here)
+        if elsewhere:
+            await self._stream.publish(elsewhere)
+
+    # Leases.
+
+    async def _renew(self) -> None:
+        await asyncio.sleep(self.settings.lease / 3)
+        holds = [(resident.key, resident.token) for resident in self.residents.values()]
+        if not holds:
+            return
+        sent = asyncio.get_running_loop().time()
+        kept = await self._store.renew(holds, self._lease)
+        for key, token in holds:
+            resident = self.residents.get(key)
+            if resident is None or resident.token != token:
+                continue
+            if key in kept:
+                resident.lease_until = sent + self.settings.lease * 0.9
+            else:
+                log.warning("%s: lost to another worker", key)
+                self._evict(resident)

@@ -1,0 +1,1 @@
+"""Adapters of the Store port, one module each."""

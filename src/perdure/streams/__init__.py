@@ -1,0 +1,1 @@
+"""Adapters of the Stream port, one module each."""

@@ -1,0 +1,351 @@
+"""Actions through the public surface: arguments, results, retries, limits, keys, heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from perdure import ActionFailed, ExecutionFailed, Retry, action, workflow
+from perdure.testing import World
+
+seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    seen.clear()
+
+
+@dataclass
+class Order:
+    id: int
+    total: float
+
+
+@dataclass
+class Receipt:
+    order: int
+    paid: float
+
+
+class CardDeclined(Exception):
+    def __init__(self, message: str, details: Any = None) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+@action
+async def charge(order: Order) -> Receipt:
+    assert isinstance(order, Order)
+    return Receipt(order.id, order.total)
+
+
+async def test_arguments_and_results_are_typed(world: World) -> None:
+    @workflow
+    async def buy(order: Order) -> float:
+        receipt = await charge(order)
+        assert isinstance(receipt, Receipt)
+        return receipt.paid
+
+    run = await world.start(buy, Order(1, 9.5))
+    assert await run.result() == 9.5
+
+
+async def test_outside_a_workflow_an_action_is_just_the_function(world: World) -> None:
+    assert await charge(Order(1, 2.0)) == Receipt(1, 2.0)
+
+
+async def test_plain_functions_run_in_threads(world: World) -> None:
+    @action
+    def where() -> str:
+        return threading.current_thread().name
+
+    @workflow
+    async def look() -> str:
+        return await where()
+
+    assert "perdure-action" in await (await world.start(look)).result()
+
+
+async def test_failed_tries_are_repeated_with_back_off(world: World) -> None:
+    @action(retries=Retry(attempts=4, first="10ms", jitter=0))
+    async def flaky() -> int:
+        seen.append(action.attempt)
+        if action.attempt < 3:
+            raise OSError("not yet")
+        return action.attempt
+
+    @workflow
+    async def patient() -> int:
+        return await flaky()
+
+    run = await world.start(patient)
+    assert await run.result() == 3
+    assert seen == [1, 2, 3]
+    log = await run.log()
+    tries = [entry for entry in log if entry.type == "ActionAttempted"]
+    assert [entry.data["attempt"] for entry in tries] == [1, 2]
+    delays = [entry.data["due"] - round(entry.at.timestamp() * 1e6) for entry in tries]
+    assert delays[0] <= 10_000 < delays[1] <= 20_000
+
+
+async def test_the_last_try_settles_the_action(world: World) -> None:
+    @action(retries=Retry(attempts=2, first="1ms"))
+    async def hopeless() -> None:
+        raise OSError("no")
+
+    @workflow
+    async def give_up() -> str:
+        try:
+            await hopeless()
+        except ActionFailed as failure:
+            assert isinstance(failure, OSError)
+            return f"{failure.type} after {failure.attempts}"
+        return "?"
+
+    assert await (await world.start(give_up)).result() == "OSError after 2"
+
+
+async def test_fatal_errors_are_not_retried_and_come_back_as_themselves(world: World) -> None:
+    @action(retries=5, fatal=(CardDeclined,))
+    async def pay() -> None:
+        seen.append(1)
+        raise CardDeclined("no funds", {"code": 51})
+
+    @workflow
+    async def shop() -> Any:
+        try:
+            await pay()
+        except CardDeclined as declined:
+            return [str(declined), declined.details]
+
+    assert await (await world.start(shop)).result() == ["no funds", {"code": 51}]
+    assert seen == [1]
+
+
+async def test_no_retry_after_the_elapsed_limit(world: World) -> None:
+    @action(retries=Retry(attempts=0, first="40ms", factor=1, jitter=0, elapsed="100ms"))
+    async def slow_failure() -> None:
+        seen.append(1)
+        raise OSError("no")
+
+    @workflow
+    async def bounded() -> None:
+        await slow_failure()
+
+    with pytest.raises(ExecutionFailed, match="OSError: .*no"):
+        await (await world.start(bounded)).result()
+    assert 2 <= len(seen) <= 3
+
+
+async def test_an_attempt_has_a_timeout(world: World) -> None:
+    @action(timeout="30ms", retries=Retry(attempts=2, first="1ms"))
+    async def hang() -> str:
+        if action.attempt == 1:
+            await asyncio.sleep(60)
+        return "done"
+
+    @workflow
+    async def wait_for_it() -> str:
+        return await hang()
+
+    run = await world.start(wait_for_it)
+    assert await run.result() == "done"
+    tried = next(entry for entry in await run.log() if entry.type == "ActionAttempted")
+    assert tried.data["error"] == {"type": "TimeoutError", "message": "hang took longer than 30ms"}
+
+
+async def test_all_attempts_together_have_a_deadline(world: World) -> None:
+    @action(deadline="80ms", retries=Retry(attempts=0, first="30ms", jitter=0, factor=1))
+    async def never() -> None:
+        seen.append(action.attempt)
+        raise OSError("no")
+
+    @workflow
+    async def impatient() -> str:
+        try:
+            await never()
+        except OSError:
+            return "gave up"
+        return "?"
+
+    assert await (await world.start(impatient)).result() == "gave up"
+    assert 2 <= len(seen) <= 3
+
+
+async def test_a_timeout_is_a_timeout_error_in_the_workflow(world: World) -> None:
+    @action(timeout="10ms")
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    @workflow
+    async def hurry() -> str:
+        try:
+            await hang()
+        except TimeoutError:
+            return "too slow"
+        return "?"
+
+    assert await (await world.start(hurry)).result() == "too slow"
+
+
+async def test_the_key_is_the_same_on_every_attempt_and_unique_per_call(world: World) -> None:
+    @action(retries=Retry(attempts=3, first="1ms"))
+    async def effect(name: str) -> None:
+        seen.append((name, action.key, action.fence))
+        if action.attempt < 2:
+            raise OSError("again")
+
+    @workflow
+    async def twice() -> None:
+        await effect("a")
+        await effect("b")
+
+    await (await world.start(twice, id="k1")).result()
+    keys = {name: {key for n, key, _ in seen if n == name} for name in "ab"}
+    assert [len(keys["a"]), len(keys["b"])] == [1, 1]
+    assert keys["a"] != keys["b"]
+    assert all("k1" in key for key in keys["a"] | keys["b"])
+    assert all(fence > 0 for _, _, fence in seen)
+
+
+async def test_silence_longer_than_the_heartbeat_fails_the_attempt(world: World) -> None:
+    @action(heartbeat="50ms", retries=Retry(attempts=2, first="1ms"))
+    async def work() -> Any:
+        if action.attempt == 1:
+            for n in range(5):
+                action.heartbeat({"done": n})
+                await asyncio.sleep(0.03)
+            await asyncio.sleep(60)
+        return action.progress
+
+    @workflow
+    async def watch() -> Any:
+        return await work()
+
+    run = await world.start(watch)
+    assert await run.result() is not None
+    types = [entry.type for entry in await run.log()]
+    assert "ActionProgressed" in types
+    tried = next(entry for entry in await run.log() if entry.type == "ActionAttempted")
+    assert "no heartbeat for 50ms" in tried.data["error"]["message"]
+
+
+async def test_a_cancelled_action_is_told(world: World) -> None:
+    stopped = asyncio.Event()
+
+    @action
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            stopped.set()
+
+    @workflow
+    async def race() -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await endless()
+        except TimeoutError:
+            return "cut"
+        return "?"
+
+    run = await world.start(race)
+    assert await run.result() == "cut"
+    async with asyncio.timeout(5):
+        await stopped.wait()
+    assert "ActionCancelled" in [entry.type for entry in await run.log()]
+
+
+async def test_a_cancelled_thread_sees_it_at_its_next_heartbeat(world: World) -> None:
+    ended = threading.Event()
+
+    @action
+    def grind() -> None:
+        try:
+            while True:
+                action.heartbeat()
+                ended.wait(0.005)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    @workflow
+    async def race() -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await grind()
+        except TimeoutError:
+            return "cut"
+        return "?"
+
+    assert await (await world.start(race)).result() == "cut"
+    assert await asyncio.to_thread(ended.wait, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [(float("nan"), "NaN|nan"), ("\ud800", "surrogate"), (object(), "object"), ("\x00", "NUL|x00")]
+)
+async def test_a_result_that_cannot_be_stored_is_a_failure_of_the_action(world: World, value: Any, why: str) -> None:
+    @action
+    async def bad() -> Any:
+        return value
+
+    @workflow
+    async def use() -> Any:
+        return await bad()
+
+    with pytest.raises(ExecutionFailed, match=why):
+        await (await world.start(use)).result()
+
+
+async def test_a_result_of_another_type_than_declared_is_a_failure_of_the_action(world: World) -> None:
+    @action
+    async def lies() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    @workflow
+    async def use() -> Any:
+        return await lies()
+
+    with pytest.raises(ExecutionFailed, match="lies returned something else than it declares"):
+        await (await world.start(use)).result()
+
+
+async def test_wrong_arguments_fail_at_the_call_like_any_function(world: World) -> None:
+    @workflow
+    async def wrong() -> Any:
+        return await charge(1, 2, 3)  # type: ignore[call-arg]
+
+    with pytest.raises(ExecutionFailed, match="TypeError"):
+        await (await world.start(wrong)).result()
+
+
+async def test_options_for_one_call(world: World) -> None:
+    @action
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    @workflow
+    async def hurry() -> str:
+        try:
+            await hang.options(timeout="10ms")()
+        except TimeoutError:
+            return "cut"
+        return "?"
+
+    assert await (await world.start(hurry)).result() == "cut"
+
+
+def test_the_registry_describes_actions() -> None:
+    from perdure.flows.registry import registry
+
+    schema = registry.action("charge").schema()
+    assert schema["name"] == "charge"
+    assert schema["version"] == 1
+    assert "order" in str(schema["parameters"])
+    assert "paid" in str(schema["result"])
