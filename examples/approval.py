@@ -63,7 +63,7 @@ async def main(store: str) -> None:
         print("Somebody answers after a reminder or two:")
         run = await app.start(approve, Expense("Ada", 4200, remind=0.4, patience=30), id="expense-1")
         await asyncio.sleep(1)
-        print(f"  {(await run.why())}")
+        print(f"  published: {(await run.state()).published}")
         await run.send("decision", Decision("yes", "well spent"), id="decision-1", by="boss@example.org")
         print(f"  → {await run.result()}")
 

@@ -1,4 +1,4 @@
-"""An order: charge and reserve side by side, wait for the warehouse, ship; undo what was done when that fails.
+"""An order: reserve, charge, wait for the warehouse, ship. When that fails, what was done is undone.
 
     python examples/order.py [sqlite:///orders.db]
 """
@@ -16,6 +16,7 @@ class Order:
     id: str
     item: str
     cents: int
+    patience: float = 2 * 24 * 3600  # seconds that the warehouse has
 
 
 @dataclass
@@ -28,15 +29,28 @@ class CardDeclined(Exception):
 
 
 async def outside(what: str, key: str) -> None:
-    """Stands for the bank, the warehouse and the carrier.
+    """Stands for the warehouse, the bank and the carrier.
 
-    An action runs at least once, so the outside world may be asked twice for the same thing: after a crash nobody
-    knows whether the first call arrived. The key is the same both times; whoever gets it can tell.
+    An action runs at least once, so the outside may be asked twice for the same thing: after a crash nobody knows
+    whether the first call arrived. The key is the same both times, and whoever gets it can tell.
     """
-    print(f"  {what:<40} key {key}")
+    print(f"  {what:<36} key {key}")
 
 
-# Three tries at most. A declined card is not worth a second one (fatal), and the workflow may catch it as itself.
+@action(retries=2, timeout="10s")
+async def reserve(order: Order) -> str:
+    await outside(f"reserve {order.item}", action.key)
+    return f"shelf-{order.id}"
+
+
+# What takes a reservation back. It gets the arguments of the action, and then its result.
+@reserve.undo
+async def put_back(order: Order, shelf: str) -> None:
+    await outside(f"put {order.item} back to {shelf}", action.key)
+
+
+# Three tries at most, but a declined card is not worth a second one. Being named in `fatal`, it reaches the workflow
+# as CardDeclined; other errors of one's own arrive as ActionFailed.
 @action(retries=2, timeout="10s", fatal=(CardDeclined,))
 async def charge(order: Order) -> str:
     if order.cents > 100_000:
@@ -45,21 +59,9 @@ async def charge(order: Order) -> str:
     return f"receipt-{order.id}"
 
 
-# What takes a charge back. It gets the arguments of the action, and then its result.
 @charge.undo
 async def refund(order: Order, receipt: str) -> None:
     await outside(f"refund {receipt}", action.key)
-
-
-@action(retries=2, timeout="10s")
-async def reserve(order: Order) -> str:
-    await outside(f"reserve {order.item}", action.key)
-    return f"shelf-{len(order.item)}"
-
-
-@reserve.undo
-async def put_back(order: Order, shelf: str) -> None:
-    await outside(f"put {order.item} back to {shelf}", action.key)
 
 
 @action(retries=5, timeout="30s")
@@ -68,20 +70,28 @@ async def ship(order: Order, parcel: str) -> str:
     return f"tracking-{parcel}"
 
 
+@action(retries=5)
+async def tell(whom: str, text: str) -> None:
+    await outside(f"tell the {whom}: {text}", action.key)
+
+
 # `events` declares what may be sent to this workflow: a payload that does not fit is refused at the sender.
 @workflow(events={"packed": Packed})
-async def fulfil(order: Order, patience: float = 2 * 24 * 3600) -> str:
-    # Plain asyncio. Each result is in the log before anything that depends on it begins.
-    async with asyncio.TaskGroup() as group:
-        receipt = group.create_task(charge(order))
-        group.create_task(reserve(order))
-    workflow.publish(stage="paid", receipt=receipt.result())
+async def fulfil(order: Order) -> str:
+    await reserve(order)
+    receipt = await charge(order)
+    workflow.publish(stage="paid", receipt=receipt)
 
-    # A durable timer around an external event. Nothing is in memory while it waits, if it waits long.
-    async with asyncio.timeout(patience):
+    # A durable timer around an external event. Nothing stays in memory while it waits for long.
+    async with asyncio.timeout(order.patience):
         packed = await event("packed", Packed)
 
-    return await ship(order, packed.parcel)
+    tracking = await ship(order, packed.parcel)
+    # Plain asyncio: both run at the same time.
+    async with asyncio.TaskGroup() as group:
+        group.create_task(tell("customer", tracking))
+        group.create_task(tell("warehouse", f"{packed.parcel} has left"))
+    return tracking
 
     # When an error leaves this function, the undos of what succeeded run in reverse order; then the run has failed.
 
@@ -90,16 +100,16 @@ async def main(store: str) -> None:
     async with Perdure(store) as app, app.working():
         print("An order that goes well:")
         run = await app.start(fulfil, Order("1", "teapot", 2500), id="order-1")
-        # The event's id makes sending it twice harmless: the second time is recognised.
+        # The event's id makes it harmless to send it twice: the second time is recognised.
         await run.send("packed", Packed("parcel-1"), id="warehouse-1")
         print(f"  → {await run.result()}")
 
         print("An order that nobody packs:")
-        run = await app.start(fulfil, Order("2", "kettle", 4000), 0.5, id="order-2")
+        run = await app.start(fulfil, Order("2", "kettle", 4000, patience=0.5), id="order-2")
         try:
             await run.result()
         except ExecutionFailed as error:
-            print(f"  → {error.type}: everything was undone")
+            print(f"  → failed with {error.type}, and everything was undone")
 
         print("An order that nobody can pay:")
         run = await app.start(fulfil, Order("3", "samovar", 400_000), id="order-3")

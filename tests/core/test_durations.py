@@ -5,8 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perdure.core.durations import LONGEST, micros, seconds, show
 from perdure.errors import InvalidValue
@@ -55,8 +54,10 @@ def test_reads(value: Any, expected: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "", " ", "30", "s", "soon", "1 fortnight", "1h30", "30m1h", "1h1h", "1.5h30m", "1,5h", "1e3s", "1H", "٣s", "--1s",
-        "P", "PT", "P1DT", "T1H", "P1H", "PT1D", "P1.5DT2H", "PT1,5H30M", "PT1.S", "p1d", "pt1h", "P-1D", "1" * 5000 + "s",
+        "", " ", "30", "s", "soon", "1 fortnight", "1h30", "30m1h", "1h1h", "1.5h30m", "1,5h", "1e3s", "1H", "٣s",
+        "--1s",
+        "P", "PT", "P1DT", "T1H", "P1H", "PT1D", "P1.5DT2H", "PT1,5H30M", "PT1.S", "p1d", "pt1h", "P-1D",
+        "1" * 5000 + "s",
         None, True, False, b"30s", [], object(), 1j, "1s\x00", "1h, 30m",
     ],
 )  # fmt: skip

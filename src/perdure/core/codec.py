@@ -14,7 +14,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, overload
 
@@ -79,7 +79,8 @@ def codec_for(annotation: Any) -> Codec[Any]:
     perdure.errors.InvalidValue: list[int]: expected `int`, got `str` at $[1]: 'two'
     >>> codec_for(complex)
     Traceback (most recent call last):
-    perdure.errors.InvalidValue: complex cannot be read back from JSON: use a dataclass, a msgspec Struct, a pydantic model, or plain types such as list and dict
+    perdure.errors.InvalidValue: complex cannot be read back from JSON: use a dataclass, a msgspec Struct, a pydantic
+    model, or plain types such as list and dict
     """
     try:
         # `A | B` equals `B | A`, but the order of declaration counts.
@@ -124,8 +125,8 @@ def _made(annotation: Any) -> Codec[Any]:
     if odd is not None:
         inside = "" if odd is annotation else f"{name_of(annotation)}: "
         raise InvalidValue(
-            f"{inside}{name_of(odd)} cannot be read back from JSON: use a dataclass, a msgspec Struct, a pydantic model,"
-            " or plain types such as list and dict"
+            f"{inside}{name_of(odd)} cannot be read back from JSON: use a dataclass, a msgspec Struct, a pydantic"
+            " model, or plain types such as list and dict"
         )
     return Codec(annotation, form, decoder.decode)
 
@@ -234,6 +235,10 @@ def _stand_in(stands_for: _Fit | _Record) -> Any:
     return _StandIn("StandIn", (), {"stands_for": stands_for})
 
 
+def _union(members: Iterable[Any]) -> Any:
+    return Union[tuple(members)]  # noqa: UP007 - of members that are only known here
+
+
 def _form(annotation: Any) -> Any:
     """The annotation with stand-ins for the parts that msgspec does not take."""
     if type(annotation).__name__ == "TypeAliasType":  # type X = ..., from Python 3.12
@@ -243,10 +248,10 @@ def _form(annotation: Any) -> Any:
         return Any
     if origin in (Union, types.UnionType):
         members = [member for member in args if member is not type(None)]
-        if _refused(Union[tuple(members)]) and any(_shape(member) for member in members):
+        if _refused(_union(members)) and any(_shape(member) for member in members):
             fit = _stand_in(_Fit(members))
             return fit if len(members) == len(args) else fit | None
-        return Union[tuple(_form(member) for member in args)]
+        return _union(_form(member) for member in args)
     if _shape(annotation) and (origin or annotation) is not dict:
         return _record(origin or annotation) if _refused(annotation) else annotation
     if origin is typing.Annotated:
@@ -295,7 +300,7 @@ def _shape(annotation: Any) -> _Shape | None:
         }
     elif typing.is_typeddict(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
-        marks, required = {typing.Required: True, typing.NotRequired: False}, kind.__required_keys__
+        marks, required = {typing.Required: True, typing.NotRequired: False}, vars(kind)["__required_keys__"]
         keys = {name: marks.get(get_origin(hint), name in required) for name, hint in hints.items()}
     elif issubclass(kind, dict):
         return _Shape({}, {}, open=True)
@@ -308,10 +313,10 @@ class _Fit:
     """A union whose members have no tags: the member that fits best, the first one declared among equals."""
 
     def __init__(self, members: list[Any]) -> None:
-        self.annotation = Union[tuple(members)]
+        self.annotation = _union(members)
         self.members = [(codec_for(member), shape) for member in members if (shape := _shape(member))]
         others = [member for member in members if not _shape(member)]
-        self.others = codec_for(Union[tuple(others)]) if others else None
+        self.others = codec_for(_union(others)) if others else None
 
     def read(self, value: Any) -> Any:
         if not isinstance(value, dict):

@@ -62,7 +62,9 @@ def encode(value: object) -> bytes:
         for path, node in _nodes(value):
             if reason := _reason(node):
                 raise InvalidValue(f"{reason}, at {path}: {short(node)}")
-    return data if data[0] not in b"[{" or _in_order(value, data) else _json(_settled(value))
+    if data[0] not in b"[{" or _in_order(value, data):
+        return data
+    return _json(_settled(value))
 
 
 def admit(data: bytes) -> bytes:
@@ -150,9 +152,12 @@ def _plain(value: Any) -> object:
         return _aligned(value.model_dump(mode="json", **options), value.model_dump(mode="python", **options))
     if isinstance(value, PurePath):
         return str(value)
-    for kind in (str, int, float):
-        if isinstance(value, kind) and not isinstance(value, bool):  # which comes here only as a key
-            return kind.__str__(value) if kind is str else kind(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):  # a bool comes here only as a key
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     raise TypeError(f"objects of type {type(value).__qualname__} cannot be stored: {_SUPPORTED}")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import datetime
+import datetime as dt
 import dis
 import hashlib
 import inspect
@@ -47,8 +47,8 @@ _WHY |= {_IMPORT: "is the original, which orders tasks by their addresses"}
 _CALLS: list[tuple[Any, str, str]] = [
     (time, "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns", _NOW),
     (time, "thread_time thread_time_ns localtime gmtime ctime asctime strftime clock_gettime clock_gettime_ns", _NOW),
-    (datetime.datetime, "now utcnow today", _NOW),
-    (datetime.date, "today", _NOW),
+    (dt.datetime, "now utcnow today", _NOW),
+    (dt.date, "today", _NOW),
     (random, "SystemRandom " + " ".join(name for name in random.__all__ if name[0].islower()), _RANDOM),
     (secrets, "choice randbelow randbits token_bytes token_hex token_urlsafe", _RANDOM),
     (os, "urandom getrandom", _RANDOM),
@@ -161,12 +161,11 @@ def fingerprint(fn: Callable[..., Any]) -> str:
 
 def watch(codes: Iterable[CodeType]) -> bool:
     """From now on these raise Forbidden at the call, when a workflow runs them; False if this Python cannot watch."""
-    monitoring: Any = getattr(sys, "monitoring", None)
-    tool = _tool(monitoring) if monitoring else None
+    tool = _tool() if _monitoring else None
     if tool is None:
         return False
     for code in codes:
-        monitoring.set_local_events(tool, code, monitoring.events.CALL)
+        _monitoring.set_local_events(tool, code, _monitoring.events.CALL)
     return True
 
 
@@ -185,6 +184,7 @@ def in_workflow() -> bool:
 
 _audits: list[Any] = []
 _tools: list[int] = []
+_monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12
 
 
 def _audited(event: str, args: tuple[Any, ...]) -> None:
@@ -193,14 +193,14 @@ def _audited(event: str, args: tuple[Any, ...]) -> None:
         raise Forbidden(f"{event} inside a workflow {_WHY[instead]}: {instead}")
 
 
-def _tool(monitoring: Any) -> int | None:
+def _tool() -> int | None:
     """Our tool id; 0 to 2 and 5 have names of their own, of which 5, the optimizer's, is hardly ever used."""
     for tool in () if _tools else (4, 3, 5):
         try:
-            monitoring.use_tool_id(tool, "perdure")
+            _monitoring.use_tool_id(tool, "perdure")
         except ValueError:
             continue
-        monitoring.register_callback(tool, monitoring.events.CALL, _called)
+        _monitoring.register_callback(tool, _monitoring.events.CALL, _called)
         _tools.append(tool)
         break
     return _tools[0] if _tools else None
@@ -212,7 +212,7 @@ def _called(code: CodeType, offset: int, callee: Any, first: Any) -> Any:
     except Exception:  # a callable that cannot be hashed
         instead = None
     if instead is None:
-        return sys.monitoring.DISABLE  # this call site is free of cost from now on
+        return _monitoring.DISABLE  # this call site is free of cost from now on
     if in_workflow():
         line = next(
             (line for start, end, line in code.co_lines() if start <= offset < end and line), code.co_firstlineno
@@ -284,7 +284,7 @@ class _Walk:
 
 
 def _loads(code: CodeType, scope: dict[str, Any], names: dict[str, Any]) -> Iterator[tuple[Any, int, bool, bool]]:
-    """What the code loads, with its line, whether to call it, and whether by a name of its own rather than a module's."""
+    """What the code loads, with its line, whether it calls it, and whether by a name of its own, not a module's."""
     operations = [op for op in dis.get_instructions(code) if op.opname not in _SKIPPED]
     value: Any = None
     module: Any = None

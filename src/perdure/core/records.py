@@ -70,11 +70,15 @@ class Mail(Struct, frozen=True, gc=False):
 
 
 class Sent(Struct, frozen=True, gc=False):
-    """The answer to one mail; `holder` is the worker that holds the execution now, to be hinted directly."""
+    """The answer to one mail; `holder` is the worker that holds the execution now, to be hinted directly.
+
+    A duplicate that is in the log already names its version there, so that the caller can compare the content.
+    """
 
     answer: Literal["accepted", "duplicate", "conflict", "ended", "missing"]
     queue: str = ""
     holder: str | None = None
+    version: int = 0
 
 
 class Held(Struct, frozen=True):
@@ -134,6 +138,7 @@ class Commit(Struct):
     token: int
     rows: list[Row]
     settle: Park | End | None = None
+    status: Status | None = None  # for the head to show at once, where nothing settles
     fired: int | None = None  # latest due time among the timers fired here: the store refuses it early
     done: Sequence[str] = ()  # ids of mail folded here: each must still be there
     children: Sequence[Start] = ()

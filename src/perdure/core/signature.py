@@ -78,14 +78,17 @@ class Signature:
             raise
 
     def decode(self, data: bytes | Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        call = self._parsed(data)
+        args: list[Any] = []
         try:
-            call = _call(data) if bytes(data).lstrip()[:1] == b"{" else _Call(_array(data))
-            if call.kwargs or not self._least <= len(call.args) <= self._most:
-                self._bound(tuple(call.args), call.kwargs)
-        except Exception as error:
-            raise InvalidValue(f"not the arguments of {self.name}: {error}: {short(bytes(data))}") from error
-        args = tuple(self._read(self._name_at(index), raw) for index, raw in enumerate(call.args))
-        return args, {name: self._read(name, raw, keyword=True) for name, raw in call.kwargs.items()}
+            for codec, raw in zip(self._by_position, call.args, strict=False):
+                args.append(codec.decode(raw))
+            for raw in call.args[len(args) :]:
+                args.append(self._codecs[self._rest or ""].decode(raw))
+        except InvalidValue as error:
+            raise InvalidValue(f"argument {self._name_at(len(args))} of {self.name}: {error}") from error
+        kwargs = {name: self._read(name, raw) for name, raw in call.kwargs.items()} if call.kwargs else {}
+        return tuple(args), kwargs
 
     def schema(self) -> Schema:
         """The JSON Schema of the arguments by name; *args are an array, **kwargs any further properties."""
@@ -107,6 +110,10 @@ class Signature:
         return {
             one.name: self._codec(f"argument {one.name}", self._hints.get(one.name, Any)) for one in self._parameters
         }
+
+    @functools.cached_property
+    def _by_position(self) -> list[Codec[Any]]:
+        return [self._codecs[name] for name in self._positional]
 
     @functools.cached_property
     def _keywords(self) -> dict[str, Codec[Any]]:
@@ -145,13 +152,24 @@ class Signature:
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
 
-    def _name_at(self, index: int) -> str:
-        return self._positional[index] if index < len(self._positional) else typing.cast(str, self._rest)
-
-    def _read(self, name: str, raw: Raw, keyword: bool = False) -> Any:
-        codec = self._keywords.get(name) if keyword else self._codecs[name]
+    def _parsed(self, data: bytes | Raw) -> _Call:
         try:
-            return (codec or self._codecs[typing.cast(str, self._others)]).decode(raw)
+            try:
+                call = _Call(_array(data))
+            except msgspec.ValidationError:
+                call = _call(data)
+            if call.kwargs or not self._least <= len(call.args) <= self._most:
+                self._bound(tuple(call.args), call.kwargs)
+        except Exception as error:
+            raise InvalidValue(f"not the arguments of {self.name}: {error}: {short(bytes(data))}") from error
+        return call
+
+    def _name_at(self, index: int) -> str:
+        return self._positional[index] if index < len(self._positional) else self._rest or ""
+
+    def _read(self, name: str, raw: Raw) -> Any:
+        try:
+            return (self._keywords.get(name) or self._codecs[self._others or ""]).decode(raw)
         except InvalidValue as error:
             raise InvalidValue(f"argument {name} of {self.name}: {error}") from error
 

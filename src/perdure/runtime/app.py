@@ -240,7 +240,10 @@ class Perdure:
         """Put a letter into a mailbox, or say why that cannot be."""
         await self.open()
         sent = await self._sends.put(Mail(key, id, mail.seal(letter), sha))
-        match sent.answer:
+        answer = sent.answer
+        if sent.version and isinstance(letter, mail.EventLetter):
+            answer = await self._compare(key, sent.version, letter)
+        match answer:
             case "conflict":
                 raise EventConflict(f"{key}: event {id!r} was sent before with another name or payload", key)
             case "ended":
@@ -249,6 +252,13 @@ class Perdure:
                 raise ExecutionNotFound(f"there is no execution {key}", key)
             case "accepted" | "duplicate":
                 pass
+
+    async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> str:
+        """Whether a duplicate says the same as the event in the log."""
+        [row] = await self.store.read(key, version - 1, version)
+        there = ev.read(row)
+        same = isinstance(there, ev.EventReceived) and there.name == letter.name
+        return "duplicate" if same and bytes(there.payload) == bytes(letter.payload) else "conflict"
 
     async def _payload(self, key: str, name: str, payload: Any) -> Raw:
         """Checked against the workflow's declaration, where it declares this event."""

@@ -75,6 +75,7 @@ class Resident:
         self._progress: dict[int, Raw] = {}
         self._progress_at: dict[int, int] = {}
         self._announced: set[int] = set()
+        self._shown: Status | None = None  # a change of status that the head does not show yet
         self._alarm = 0  # when the worker will ring anyway
         self._loaded = False
         self.deliver(held.mail)
@@ -147,13 +148,24 @@ class Resident:
             rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
         if not rows and self._settle is None and not self._done:
             return None
-        return Commit(self.key, self.token, rows, self._settle, self._fired, self._done, self._children, self._mail)
+        return Commit(
+            key=self.key,
+            token=self.token,
+            rows=rows,
+            settle=self._settle,
+            status=self._shown if self._settle is None else None,
+            fired=self._fired,
+            done=self._done,
+            children=self._children,
+            mail=self._mail,
+        )
 
     def committed(self) -> None:
         """All of the last `prepare` is durable."""
         if self.house.settings.replay_always:
             self.history.extend(self.rows)
         self.rows, self._done, self._children, self._mail, self._fired = [], [], [], [], None
+        self._shown = None
 
     def relive(self, now: int) -> None:
         """Throw the replay away and make it again from the log: what differs then would differ after a crash."""
@@ -259,6 +271,13 @@ class Resident:
             self._stick(fault, now)
 
     def _write(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
+        match event:
+            case ev.Paused():
+                self._shown = "paused"
+            case ev.Resumed() | ev.Redriven():
+                self._shown = "open"
+            case _:
+                pass
         self.version += 1
         self.at = max(self.at, now)
         self.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
@@ -403,7 +422,7 @@ class Resident:
             if due is not None:
                 self._alarm_at(due, now)
             return None
-        if self.house.draining and any(asked.due <= now for asked in replay.actions.values()):
+        if status == "open" and self.house.draining and any(asked.due <= now for asked in replay.actions.values()):
             due = now  # for the next worker
         for timer in replay.unlogged_timers():
             self._write(timer, now)

@@ -77,7 +77,7 @@ class Run(Generic[R_co]):
                 news = self._app.news(self.key)
                 try:
                     head = await self.head()
-                    if head.status in ENDED or head.status == "stuck":
+                    if head.status in ENDED or (head.status == "stuck" and not head.mail):
                         return head
                     # The news may get lost with its hint; a slow look makes up for it.
                     await asyncio.wait([news], timeout=self._app.settings.grace)

@@ -193,7 +193,8 @@ class MemoryStore:
         if waiting is not None:
             return Sent("duplicate" if waiting.mail.sha == mail.sha else "conflict", it.start.queue, holder)
         if self._was_folded(it, mail.id):
-            return Sent("duplicate", it.start.queue, holder)
+            version = next(row.version for row in it.rows if row.message_id == mail.id)
+            return Sent("duplicate", it.start.queue, holder, version)
         if it.wake is None:
             return Sent("ended", it.start.queue)
         self._put(it, mail, due)
@@ -320,7 +321,7 @@ class MemoryStore:
             case End() as end:
                 self._end(it, end, now)
             case None:
-                pass
+                it.status = commit.status or it.status
         for child in commit.children:
             self._start(child, now, now + GRACE)
         for mail in commit.mail:
@@ -433,7 +434,7 @@ class MemoryStore:
 
     async def find(self, query: Query) -> list[Head]:
         now = self._ticker.now()
-        heads = (self._head(it, now) for key, it in self._executions.items() if tenant_of(key) == query.tenant)
+        heads = (self._head(it, now) for key, it in self._executions.items() if query.tenant in (None, tenant_of(key)))
         found = sorted((head for head in heads if _fits(head, query)), key=_place, reverse=True)
         return found[: query.limit]
 

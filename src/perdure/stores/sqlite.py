@@ -303,8 +303,8 @@ class _Transaction:
         waiting = self._first("select sha from messages where key = ? and id = ?", mail.key, mail.id)
         if waiting is not None:
             return Sent("duplicate" if waiting[0] == mail.sha else "conflict", queue, holder)
-        if self._folded(mail.key, mail.id):
-            return Sent("duplicate", queue, holder)
+        if (version := self._folded(mail.key, mail.id)) is not None:
+            return Sent("duplicate", queue, holder, version)
         if wake is None:
             head = self._first("select queue from heads where key = ?", mail.key)
             return Sent("missing") if head is None else Sent("ended", head[0])
@@ -319,8 +319,10 @@ class _Transaction:
         )
         return Sent("accepted", queue, holder)
 
-    def _folded(self, key: str, id: str) -> bool:
-        return self._first("select 1 from events where key = ? and message_id = ?", key, id) is not None
+    def _folded(self, key: str, id: str) -> int | None:
+        """The version at which a message entered the log, if it did."""
+        found = self._first("select version from events where key = ? and message_id = ?", key, id)
+        return None if found is None else found[0]
 
     # Holds
 
@@ -423,6 +425,8 @@ class _Transaction:
                 self._park(commit.key, park, refused=mail_waits)
             case End() as end:
                 self._end(commit.key, end)
+            case None if commit.status is not None:
+                self._changed("update heads set status = ? where key = ?", commit.status, commit.key)
             case None:
                 pass
         for child in commit.children:
@@ -437,7 +441,7 @@ class _Transaction:
         there = "select 1 from messages where key = ? and id = ?"
         return (
             all(self._first(there, commit.key, id) is not None for id in commit.done)
-            and not any(self._folded(commit.key, id) for id in ids)
+            and all(self._folded(commit.key, id) is None for id in ids)
             and len(ids) == len(set(ids))
         )
 
@@ -552,6 +556,7 @@ def _is_step(commit: Commit) -> bool:
     """Rows and nothing else; a checkpoint also moves the base."""
     return not (
         commit.settle is not None
+        or commit.status is not None
         or commit.fired is not None
         or commit.done
         or commit.children
@@ -618,7 +623,7 @@ def _heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object])
 def _condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     """The where clause of a search and its values; only fixed text enters the statement."""
     values: dict[str, object] = {"now": now, "tenant": query.tenant, "limit": query.limit}
-    parts = ["h.tenant = :tenant"]
+    parts = ["h.tenant = :tenant" if query.tenant is not None else "true"]
     if query.status in ("running", "waiting"):
         held = "(w.holder is not null and w.due > :now)"
         parts.append(f"h.status = 'open' and {held if query.status == 'running' else 'not ' + held}")

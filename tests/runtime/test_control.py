@@ -1,0 +1,499 @@
+"""Starting, sending, pausing, cancelling, retrying, forking, asking why: what the client promises."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from perdure import (
+    EventConflict,
+    ExecutionCancelled,
+    ExecutionEnded,
+    ExecutionExists,
+    ExecutionFailed,
+    ExecutionNotFound,
+    LimitReached,
+    Retry,
+    action,
+    event,
+    workflow,
+)
+from perdure.errors import UsageError
+from perdure.testing import World
+
+seen: list[Any] = []
+broken = True
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    global broken
+    seen.clear()
+    broken = True
+
+
+@action
+async def jot(text: str) -> str:
+    seen.append(text)
+    return text
+
+
+@action
+async def repairable(text: str) -> str:
+    seen.append(f"try {text}")
+    if broken:
+        raise OSError("broken")
+    return text
+
+
+@workflow
+async def waiter(n: int) -> Any:
+    await jot(f"before {n}")
+    got = await event("go")
+    await jot(f"after {n}")
+    return got
+
+
+# Starting.
+
+
+async def test_the_same_start_twice_is_one_run(world: World) -> None:
+    first = await world.start(waiter, 1, id="w")
+    again = await world.start(waiter, 1, id="w")
+    assert first.key == again.key
+    await first.until("waiting")
+    assert seen == ["before 1"]
+
+
+async def test_the_same_id_with_another_input_is_refused(world: World) -> None:
+    await world.start(waiter, 1, id="w")
+    with pytest.raises(ExecutionExists, match="another input"):
+        await world.start(waiter, 2, id="w")
+
+
+async def test_fifty_starts_at_once_with_one_id_are_one_run(world: World) -> None:
+    runs = await asyncio.gather(*(world.start(waiter, 1, id="same") for _ in range(50)))
+    assert {run.key for run in runs} == {"default/same"}
+    await runs[0].until("waiting")
+    assert seen == ["before 1"]
+
+
+@pytest.mark.parametrize("id", ["", "a/b", "../x", "a b", "x" * 300, "é", "-x", "a\n"])
+async def test_ids_that_could_confuse_somebody_are_refused(world: World, id: str) -> None:
+    if id == "":
+        return  # no id: one is made
+    with pytest.raises(UsageError, match="execution id"):
+        await world.start(waiter, 1, id=id)
+
+
+async def test_an_input_that_does_not_fit_is_refused_before_anything_is_written(world: World) -> None:
+    with pytest.raises(Exception, match="n"):
+        await world.start(waiter, "one", id="bad")  # type: ignore[arg-type]
+    with pytest.raises(ExecutionNotFound):
+        await world.app.get("bad").status()
+
+
+async def test_an_input_over_the_limit_is_refused(world: World) -> None:
+    @workflow
+    async def big(text: str) -> None: ...
+
+    with pytest.raises(LimitReached, match="payload_bytes"):
+        await world.start(big, "x" * 1_000_001)
+
+
+# Sending.
+
+
+async def test_the_same_event_id_twice_is_one_event(world: World) -> None:
+    @workflow
+    async def collect() -> list[Any]:
+        await event("done")
+        return []
+
+    run = await world.start(collect)
+    for _ in range(3):
+        await run.send("n", 1, id="e1")
+    await run.until("waiting")
+    await run.send("n", 1, id="e1")
+    with pytest.raises(EventConflict, match="e1"):
+        await run.send("n", 2, id="e1")
+    await run.send("done")
+    await run.result()
+    assert len([entry for entry in await run.log() if entry.message_id == "e1"]) == 1
+
+
+async def test_events_for_nobody_and_for_the_dead_are_refused(world: World) -> None:
+    with pytest.raises(ExecutionNotFound):
+        await world.app.send("nobody", "x")
+    run = await world.start(waiter, 1)
+    await run.send("go", id="g")
+    await run.result()
+    with pytest.raises(ExecutionEnded, match="has ended"):
+        await run.send("late")
+    await run.send("go", id="g")  # accepted before: the answer stays the same
+
+
+async def test_a_thousand_events_are_folded_once_each_in_order(world: World) -> None:
+    @workflow
+    async def collect(n: int) -> list[int]:
+        return [await event("n", int) for _ in range(n)]
+
+    run = await world.start(collect, 300)
+    for n in range(300):
+        await run.send("n", n)
+    assert await run.result() == list(range(300))
+
+
+# Pausing.
+
+
+async def test_a_paused_run_starts_nothing_until_it_is_resumed(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    await run.pause(reason="audit", by="ada")
+    await run.until("paused")
+    await run.send("go", "now")
+    assert (await run.status()) == "paused"
+    assert seen == ["before 1"]
+    await run.resume()
+    assert await run.result() == "now"
+    log = [(entry.type, entry.data.get("by", "")) for entry in await run.log()]
+    assert ("Paused", "ada") in log
+
+
+async def test_a_running_action_records_its_result_during_a_pause(world: World) -> None:
+    began, finish = asyncio.Event(), asyncio.Event()
+
+    @action
+    async def slow() -> str:
+        began.set()
+        await finish.wait()
+        return "slow"
+
+    @workflow
+    async def work() -> str:
+        got = await slow()
+        return await jot(got)
+
+    run = await world.start(work)
+    await began.wait()
+    await run.pause()
+    async with asyncio.timeout(5):
+        while "Paused" not in [entry.type for entry in await run.log()]:
+            await asyncio.sleep(0.001)
+    finish.set()
+    await run.until("paused")
+    async with asyncio.timeout(5):
+        while "ActionSettled" not in [entry.type for entry in await run.log()]:
+            await asyncio.sleep(0.001)
+    assert seen == []
+    await run.resume()
+    assert await run.result() == "slow"
+
+
+async def test_resume_at_a_time(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    await run.send("go")
+    await run.until("completed")
+    run = await world.start(waiter, 2)
+    await run.pause(until=datetime.fromtimestamp(world.app.clock.now() / 1e6, timezone.utc) + timedelta(seconds=0.2))
+    await run.send("go", 7)
+    assert await run.result() == 7
+
+
+async def test_a_naive_time_is_refused(world: World) -> None:
+    run = await world.start(waiter, 1)
+    with pytest.raises(UsageError, match="time zone"):
+        await run.resume(at=datetime(2030, 1, 1))
+
+
+# Cancelling.
+
+
+async def test_cancel_runs_the_clean_up(world: World) -> None:
+    @workflow
+    async def careful() -> None:
+        try:
+            await event("never")
+        finally:
+            await jot("cleaned")
+
+    run = await world.start(careful)
+    await run.until("waiting")
+    await run.cancel("because")
+    with pytest.raises(ExecutionCancelled, match="because"):
+        await run.result()
+    assert seen == ["cleaned"]
+    assert await run.status() == "cancelled"
+
+
+async def test_a_catch_all_cannot_swallow_a_cancel_for_ever(world: World) -> None:
+    @workflow
+    async def stubborn() -> None:
+        while True:
+            try:
+                await event("never")
+            except BaseException:
+                await jot("no")
+
+    run = await world.start(stubborn)
+    await run.until("waiting")
+    await run.cancel("please", timeout="100ms")
+    with pytest.raises(ExecutionCancelled):
+        await run.result()
+    last = (await run.log())[-1]
+    assert (last.type, last.data.get("forced")) == ("Cancelled", True)
+
+
+async def test_a_workflow_that_ignores_the_cancel_and_returns_is_completed_with_a_note(world: World) -> None:
+    @workflow
+    async def polite() -> str:
+        try:
+            await event("never")
+        except asyncio.CancelledError:
+            return "done anyway"
+        return "?"
+
+    run = await world.start(polite)
+    await run.until("waiting")
+    await run.cancel()
+    assert await run.result() == "done anyway"
+    assert (await run.log())[-1].data["note"] == "a cancel request was ignored"
+
+
+async def test_cancel_now_skips_the_clean_up(world: World) -> None:
+    @workflow
+    async def careful() -> None:
+        try:
+            await event("never")
+        finally:
+            await jot("cleaned")
+
+    run = await world.start(careful)
+    await run.until("waiting")
+    await run.cancel(now=True)
+    with pytest.raises(ExecutionCancelled):
+        await run.result()
+    assert seen == []
+
+
+async def test_a_paused_run_can_be_cancelled(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.pause()
+    await run.until("paused")
+    await run.cancel("enough")
+    with pytest.raises(ExecutionCancelled, match="enough"):
+        await run.result()
+
+
+# Retrying and forking.
+
+
+async def test_retry_goes_on_from_the_failed_point(world: World) -> None:
+    global broken
+
+    @workflow
+    async def job() -> str:
+        await jot("once")
+        return await repairable("job")
+
+    run = await world.start(job, id="j")
+    with pytest.raises(ExecutionFailed):
+        await run.result()
+    broken = False
+    again = await run.retry()
+    assert again.id != "j"
+    assert await again.result() == "job"
+    assert seen == ["once", "try job", "try job"]
+    assert await run.status() == "failed"
+
+
+async def test_retry_repeats_what_was_undone(world: World) -> None:
+    global broken
+
+    @action
+    async def reserve(n: int) -> int:
+        seen.append(f"reserve {n}")
+        return n
+
+    @reserve.undo
+    async def release(n: int, reserved: int) -> None:
+        seen.append(f"release {n}")
+
+    @workflow
+    async def job() -> str:
+        await jot("once")
+        await reserve(1)
+        return await repairable("job")
+
+    run = await world.start(job)
+    with pytest.raises(ExecutionFailed):
+        await run.result()
+    broken = False
+    assert await (await run.retry()).result() == "job"
+    assert seen == ["once", "reserve 1", "try job", "release 1", "reserve 1", "try job"]
+
+
+async def test_retry_after_a_mistake_in_the_code_keeps_the_result(world: World) -> None:
+    @workflow
+    async def job() -> str:
+        text = await jot("once")
+        if broken:
+            raise KeyError("oops")
+        return text
+
+    global broken
+    run = await world.start(job)
+    with pytest.raises(ExecutionFailed, match="KeyError"):
+        await run.result()
+    broken = False
+    assert await (await run.retry()).result() == "once"
+    assert seen == ["once"]
+
+
+async def test_only_what_has_failed_can_be_retried(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    with pytest.raises(UsageError, match="only failed, cancelled and stuck"):
+        await run.retry()
+
+
+async def test_fork_with_an_edited_result(world: World) -> None:
+    @workflow
+    async def sums() -> list[str]:
+        return [await jot("a"), await jot("b"), await jot("c")]
+
+    run = await world.start(sums)
+    assert await run.result() == ["a", "b", "c"]
+    log = await run.log()
+    second = [entry.version for entry in log if entry.type == "ActionSettled"][1]
+    fork = await run.fork(at=second, edit={second: "B"}, id="forked")
+    assert await fork.result() == ["a", "B", "c"]
+    assert seen == ["a", "b", "c", "c"]
+    assert (await fork.log())[0].data["forked"] == f"{run.key}@{second}"
+
+
+async def test_a_fork_starts_its_own_children(world: World) -> None:
+    @workflow
+    async def child() -> str:
+        return str(await event("go"))
+
+    @workflow
+    async def parent() -> str:
+        await jot("first")
+        return await child()
+
+    run = await world.start(parent, id="original")
+    await run.until("waiting")
+    fork = await run.fork(id="copy")
+    await fork.until("waiting")
+    await world.app.get("copy.2").send("go", "mine")
+    assert await fork.result() == "mine"
+    assert await run.status() == "waiting"
+
+
+async def test_what_cannot_be_edited_is_refused(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    with pytest.raises(UsageError, match="ends before it"):
+        await run.fork(at=1, edit={99: 1})
+
+
+# Asking.
+
+
+async def test_state_at_a_version_and_at_a_time(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    await run.send("go", 1)
+    await run.result()
+    log = await run.log()
+    assert (await run.state()).status == "completed"
+    assert (await run.state(at=1)).status == "open"
+    assert (await run.state(at=log[0].at)).version >= 1
+    for entry in log:
+        assert (await run.state(at=entry.version)).version == entry.version
+
+
+async def test_why_names_the_event(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    why = await run.why()
+    assert why.status == "waiting"
+    assert [reason.kind for reason in why.reasons] == ["event"]
+    assert "waits for the event go" in str(why)
+    assert any("waiter, line" in place for place in why.at)
+
+
+async def test_why_names_the_timer_and_the_child_and_the_pause(world: World) -> None:
+    @workflow
+    async def both() -> None:
+        async with asyncio.timeout(3600):
+            await waiter(1)
+
+    run = await world.start(both, id="both")
+    await run.until("waiting")
+    kinds = {reason.kind for reason in (await run.why()).reasons}
+    assert kinds == {"timer", "child"}
+    await run.pause(reason="audit")
+    await run.until("paused")
+    assert "audit" in str(await run.why())
+
+
+async def test_why_names_the_retry_and_its_error(world: World) -> None:
+    @action(retries=Retry(attempts=9, first="1h"))
+    async def flaky() -> None:
+        raise OSError("disk on fire")
+
+    @workflow
+    async def job() -> None:
+        await flaky()
+
+    run = await world.start(job)
+    await run.until("waiting")
+    text = str(await run.why())
+    assert "flaky failed 1 time(s), last with OSError: disk on fire; next try at" in text
+
+
+async def test_why_tells_how_it_ended(world: World) -> None:
+    @workflow
+    async def job() -> None:
+        raise ValueError("wrong")
+
+    run = await world.start(job)
+    with pytest.raises(ExecutionFailed):
+        await run.result()
+    assert "it has failed: ValueError: wrong" in str(await run.why())
+
+
+async def test_find_by_status_workflow_and_page(world: World) -> None:
+    for n in range(7):
+        await (await world.start(waiter, n, id=f"w{n}")).until("waiting")
+    run = world.app.get("w3")
+    await run.send("go")
+    await run.result()
+    assert [h.key for h in (await world.app.find(status="completed")).heads] == ["default/w3"]
+    assert len((await world.app.find(status="waiting", workflow="waiter")).heads) == 6
+    found, cursor = [], None
+    while True:
+        page = await world.app.find(limit=3, cursor=cursor)
+        found += [head.key for head in page.heads]
+        cursor = page.next
+        if cursor is None:
+            break
+    assert found == [f"default/w{n}" for n in reversed(range(7))]
+
+
+async def test_tenants_do_not_see_each_other(world: World) -> None:
+    run = await world.app.start(waiter, 1, id="mine", tenant="acme")
+    await run.until("waiting")
+    with pytest.raises(ExecutionNotFound):
+        await world.app.get("mine").status()
+    with pytest.raises(ExecutionNotFound):
+        await world.app.send("mine", "go")
+    assert not (await world.app.find()).heads
+    assert len((await world.app.find(tenant="acme")).heads) == 1

@@ -1,0 +1,223 @@
+"""Runs that need a person: code that does not fit the log, poison, missing versions; and how they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from perdure import ExecutionStuck, Forbidden, action, event, workflow
+from perdure.core import events as ev
+from perdure.core.records import Commit
+from perdure.testing import World
+
+steps: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    steps.clear()
+
+
+@action
+async def step(name: str) -> str:
+    steps.append(name)
+    return name
+
+
+def old_and_new(name: str) -> tuple[Any, Any]:
+    """Two programs under one name: what was deployed first, and what a careless deploy brought."""
+
+    @workflow(name=name)
+    async def new() -> list[str]:
+        await event("go")
+        return [await step("other")]
+
+    @workflow(name=name)
+    async def old() -> list[str]:
+        first = await step("first")
+        await event("go")
+        return [first, await step("second")]
+
+    return old, new
+
+
+def deploy(definition: Any) -> None:
+    from perdure.flows.registry import registry
+
+    registry.add_workflow(definition)
+
+
+async def test_divergence_names_the_command_and_makes_the_run_stuck_not_failed(world: World) -> None:
+    old, new = old_and_new("diverging")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("go")
+    with pytest.raises(ExecutionStuck, match="nondeterminism.*records action step as command 1"):
+        await run.result()
+    assert await run.status() == "stuck"
+    assert "retry" in str(await run.why())
+    assert steps == ["first"]
+
+
+async def test_the_right_code_and_a_retry_resume_a_stuck_run(world: World) -> None:
+    old, new = old_and_new("mended")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("go")
+    await run.until("stuck")
+    deploy(old)
+    assert (await run.retry(by="ada")).key == run.key
+    assert await run.result() == ["first", "second"]
+    assert steps == ["first", "second"]
+    assert "Redriven" in [entry.type for entry in await run.log()]
+
+
+async def test_events_that_come_while_it_is_stuck_are_kept(world: World) -> None:
+    old, new = old_and_new("patient")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("hello")
+    await run.until("stuck")
+    await run.send("go")
+    deploy(old)
+    await run.retry()
+    assert await run.result() == ["first", "second"]
+
+
+async def test_retrying_with_the_wrong_code_makes_it_stuck_again_not_a_busy_loop(world: World) -> None:
+    old, new = old_and_new("hopeless")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("go")
+    await run.until("stuck")
+    await run.retry()
+    async with asyncio.timeout(5):
+        while [entry.type for entry in await run.log()].count("Stuck") < 2:
+            await asyncio.sleep(0.001)
+    assert await run.status() == "stuck"
+
+
+async def test_a_stuck_run_can_be_cancelled(world: World) -> None:
+    old, new = old_and_new("doomed")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("go")
+    await run.until("stuck")
+    await run.cancel()
+    await run.until("cancelled")
+
+
+async def test_a_workflow_that_can_never_wake_is_stuck_at_once_with_the_place(world: World) -> None:
+    @workflow
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    run = await world.start(hangs)
+    with pytest.raises(ExecutionStuck, match=r"never-wakes.*hangs, line \d+"):
+        await run.result()
+
+
+async def test_a_workflow_that_never_rests_is_stuck(world: World) -> None:
+    @workflow
+    async def spins() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    run = await world.start(spins)
+    with pytest.raises(ExecutionStuck, match="does not come to rest"):
+        await run.result()
+
+
+def test_what_cannot_be_replayed_is_refused_at_registration() -> None:
+    with pytest.raises(Forbidden, match=r"time\.time.*workflow\.now"):
+
+        @workflow
+        async def clock() -> float:
+            return time.time()
+
+
+async def test_threads_are_refused_at_the_call(world: World) -> None:
+    @workflow
+    async def threads() -> str:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, print)
+        except Forbidden as refusal:
+            return str(refusal)
+        return "?"
+
+    assert "put what needs it into an action" in await (await world.start(threads)).result()
+
+
+async def test_an_unknown_event_type_parks_the_run_with_a_clear_reason(world: World) -> None:
+    @workflow
+    async def plain() -> None:
+        await event("go")
+
+    run = await world.start(plain)
+    await run.until("waiting")
+    held = (await world.app.store.hold([run.key], "somebody", 10_000_000))[0]
+    version = held.rows[-1].version + 1  # type: ignore[union-attr]
+    strange = ev.row(ev.Resumed(), version, world.app.clock.now(), held.token)  # type: ignore[union-attr]
+    future = type(strange)(strange.version, 999, b"{}", strange.at, strange.fence)
+    await world.app.store.commit([Commit(run.key, held.token, [future])])  # type: ignore[union-attr]
+    await world.app.store.release([(run.key, held.token)])  # type: ignore[union-attr]
+    await run.send("go")
+    with pytest.raises(ExecutionStuck, match="newer release"):
+        await run.result()
+
+
+async def test_versions_live_side_by_side_and_a_run_stays_on_its_own(world: World) -> None:
+    @workflow(name="greeting", version=1)
+    async def first() -> str:
+        await event("go")
+        return "one"
+
+    run = await world.start(first)
+    await run.until("waiting")
+
+    @workflow(name="greeting", version=2)
+    async def second() -> str:
+        await event("go")
+        return "two"
+
+    newer = await world.app.start_by_name("greeting", [])
+    for each in (run, newer):
+        await each.send("go")
+    assert [await run.result(), await newer.result()] == ["one", "two"]
+    assert await (await world.app.start_by_name("greeting", [], version=1)).status() in ("running", "waiting")
+
+
+async def test_patched_takes_the_new_path_only_in_new_runs(world: World) -> None:
+    @workflow(name="patching")
+    async def before() -> list[str]:
+        done = [await step("a")]
+        await event("go")
+        return [*done, await step("b")]
+
+    @workflow(name="patching")
+    async def after() -> list[str]:
+        done = []
+        if workflow.patched("check first"):
+            done.append(await step("check"))
+        done.append(await step("a"))
+        await event("go")
+        return [*done, await step("b")]
+
+    deploy(before)
+    old = await world.start(before)
+    await old.until("waiting")
+    deploy(after)
+    new = await world.start(after)
+    await new.until("waiting")
+    for run in (old, new):
+        await run.send("go")
+    assert await old.result() == ["a", "b"]
+    assert await new.result() == ["check", "a", "b"]
