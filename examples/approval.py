@@ -1,6 +1,6 @@
 """An approval: ask, remind every now and then, give up after a while. Hours in real life, seconds here.
 
-    python examples/approval.py [sqlite:///approvals.db]
+To run it: python examples/approval.py [sqlite:///approvals.db]
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Child workflows: called and awaited like functions, or started and left alone.
 
-    python examples/children.py [sqlite:///children.db]
+To run it: python examples/children.py [sqlite:///children.db]
 """
 
 import asyncio

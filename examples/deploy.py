@@ -1,6 +1,6 @@
 """Changing code while runs are in flight: a patch, a mistake that is found, and a new version.
 
-    python examples/deploy.py [sqlite:///deploy.db]
+To run it: python examples/deploy.py [sqlite:///deploy.db]
 
 Each `release_…` function stands for a deployment: it defines the workflow `onboard` anew, as another process with
 other code would.
@@ -85,7 +85,8 @@ async def main(store: str) -> None:
     onboard = release_1()
     async with Perdure(store) as app, app.working():
         ada = await app.start(onboard, "Ada", id="onboard-ada")
-        await ada.until("waiting", "stuck", "completed", timeout="10s")
+        while "waits for the event confirmed" not in str(await ada.why()) and await ada.status() != "completed":
+            await asyncio.sleep(0.01)
 
     print("A broken release: the run does not fail, it gets stuck, and nothing is lost.")
     release_broken()

@@ -1,6 +1,6 @@
 """Fan-out: one action for each item of a list, a few at a time, and some of them fail.
 
-    python examples/fanout.py [sqlite:///pages.db]
+To run it: python examples/fanout.py [sqlite:///pages.db]
 """
 
 import asyncio

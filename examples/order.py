@@ -1,6 +1,6 @@
 """An order: reserve, charge, wait for the warehouse, ship. When that fails, what was done is undone.
 
-    python examples/order.py [sqlite:///orders.db]
+To run it: python examples/order.py [sqlite:///orders.db]
 """
 
 import asyncio

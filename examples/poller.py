@@ -1,6 +1,6 @@
 """An endless poller: it begins again with new arguments every few rounds, so its replay stays short for ever.
 
-    python examples/poller.py [sqlite:///poller.db]
+To run it: python examples/poller.py [sqlite:///poller.db]
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def watch(city: str, interval: float, looks: int = 0) -> int:
             pass
     # The same execution goes on with these arguments. Its id, its published state and events that nobody took stay;
     # a replay begins here from now on. Without this the log to replay would grow until `events_per_replay` stops it.
-    workflow.restart_with(city, interval, looks)
+    return workflow.restart_with(city, interval, looks)
 
 
 async def main(store: str) -> None:

@@ -114,5 +114,5 @@ def test_never_rounds_down(value: float) -> None:
 
 @given(st.integers(0, LONGEST))
 def test_what_is_shown_can_be_read(count: int) -> None:
-    assert 0 <= count - micros(show(count)) <= count / 50 + 1
+    assert 0 <= count - micros(show(count)) <= count / 24 + 1
     assert show(-count) == ("-" if count else "") + show(count)

@@ -35,8 +35,8 @@ class NoTokenCheck(MemoryStore):
 
 
 class NoDedupeAtSend(MemoryStore):
-    def _was_folded(self, it: _Execution, id: str) -> bool:
-        return False
+    def _folded_at(self, it: _Execution, id: str) -> int | None:
+        return None
 
 
 class NoDedupeAtRead(MemoryStore):

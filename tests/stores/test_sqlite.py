@@ -17,6 +17,7 @@ import pytest
 
 from perdure.core.records import Commit, Gone, Held, Row
 from perdure.errors import (
+    InvalidValue,
     OutcomeUnknown,
     SettingsError,
     StoreError,
@@ -403,6 +404,17 @@ def test_a_closed_store_says_so(path: str) -> None:
         await store.close()
         with pytest.raises(StoreError, match="not open"):
             await store.start([begin()], GRACE)
+
+    using(path, body)
+
+
+def test_a_value_that_cannot_be_stored_is_refused(path: str) -> None:
+    async def body(store: SqliteStore) -> None:
+        hand = await begun(store)
+        for row in (Row(2, 26, b"{}", at=2**70), Row(2, 26, b"{}", at=0, message_id="\ud800")):
+            with pytest.raises(InvalidValue, match="nothing was written"):
+                await store.commit([Commit(ONE, hand.token, [row])])
+        assert await hand.commit(settled()) == "ok"
 
     using(path, body)
 

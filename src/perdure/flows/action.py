@@ -248,12 +248,12 @@ class ActionDecorator:
     @property
     def cancelled(self) -> bool:
         """Whether the workflow no longer wants this action; functions in threads should look now and then."""
-        return this_attempt("action.cancelled").cancelled.is_set()
+        return this_attempt("action.cancelled").unwanted()
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the action is alive, with details that survive a crash. Raises when it was cancelled."""
         current = this_attempt("action.heartbeat()")
-        if current.cancelled.is_set():
+        if current.unwanted():
             raise asyncio.CancelledError("the workflow no longer wants this action")
         current.beat(details)
 

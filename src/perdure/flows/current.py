@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -32,7 +31,7 @@ class Attempt(Struct, eq=False):
     number: int
     progress: Any
     beat: Callable[[Any], None]
-    cancelled: threading.Event
+    unwanted: Callable[[], bool]
     client: Any  # a Client
 
 

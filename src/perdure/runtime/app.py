@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from perdure.core import copies, events as ev, letters as mail, patches
 from perdure.core.codec import digest, encode
-from perdure.core.records import Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
+from perdure.core.records import End, Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
 from perdure.errors import (
     EventConflict,
     ExecutionEnded,
@@ -87,7 +87,7 @@ class Perdure:
         self.worker: Worker | None = None
         self._opened: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._news: dict[str, set[asyncio.Future[None]]] = {}
+        self._news: dict[str, set[asyncio.Future[End | None]]] = {}
 
     # Opening and closing.
 
@@ -170,8 +170,8 @@ class Perdure:
         input = Raw(definition.signature.encode(args, {}))
         definition.signature.decode(input)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        await self._start(definition, input, key, by)
-        return Run(self, key, definition.signature.returns)
+        created = await self._start(definition, input, key, by)
+        return Run(self, key, definition.signature.returns, created and self.worker is not None)
 
     async def start_by_name(
         self, name: str, input: Any, *, version: int | None = None, id: str | None = None, tenant: str | None = None
@@ -188,7 +188,7 @@ class Perdure:
         definition = registry.workflow(workflow, version)
         await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
 
-    async def _start(self, definition: Workflow[..., Any], input: Raw, key: str, by: str) -> None:
+    async def _start(self, definition: Workflow[..., Any], input: Raw, key: str, by: str) -> bool:
         await self.open()
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
@@ -200,15 +200,18 @@ class Perdure:
             start_sha(definition.name, input),
             (ev.row(first, 1, self.clock.now()),),
         )
-        await self._begin(start)
+        return await self._begin(start)
 
-    async def _begin(self, start: Start) -> None:
-        if await self._starts.put(start) == "conflict":
+    async def _begin(self, start: Start) -> bool:
+        """Whether it is new; the same start again is not."""
+        answer = await self._starts.put(start)
+        if answer == "conflict":
             raise ExecutionExists(
                 f"{start.key} exists already, of another workflow or with another input: choose another id, or start it"
                 " with the same input to get that run",
                 start.key,
             )
+        return answer == "created"
 
     async def send(
         self,
@@ -257,8 +260,10 @@ class Perdure:
         """Whether a duplicate says the same as the event in the log."""
         [row] = await self.store.read(key, version - 1, version)
         there = ev.read(row)
-        same = isinstance(there, ev.EventReceived) and there.name == letter.name
-        return "duplicate" if same and bytes(there.payload) == bytes(letter.payload) else "conflict"
+        if not isinstance(there, ev.EventReceived):
+            return "conflict"
+        same = (there.name, bytes(there.payload)) == (letter.name, bytes(letter.payload))
+        return "duplicate" if same else "conflict"
 
     async def _payload(self, key: str, name: str, payload: Any) -> Raw:
         """Checked against the workflow's declaration, where it declares this event."""
@@ -339,15 +344,15 @@ class Perdure:
 
     # News and writing.
 
-    def news(self, key: str) -> asyncio.Future[None]:
-        """Done when the execution has ended, as far as this process hears of it."""
+    def news(self, key: str) -> asyncio.Future[End | None]:
+        """Done when the execution has ended, as far as this process hears of it; with the end if it is our own."""
         if self.worker is None and self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
         self._news.setdefault(key, set()).add(future)
         return future
 
-    def no_news(self, key: str, future: asyncio.Future[None]) -> None:
+    def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
         future.cancel()
         waiting = self._news.get(key)
         if waiting is not None:
@@ -355,10 +360,10 @@ class Perdure:
             if not waiting:
                 del self._news[key]
 
-    def _has_ended(self, key: str) -> None:
+    def _has_ended(self, key: str, end: End | None = None) -> None:
         for future in self._news.get(key, ()):
             if not future.done():
-                future.set_result(None)
+                future.set_result(end)
 
     async def _listen(self) -> None:
         await self.stream.open(self.me, [])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -62,7 +61,7 @@ class Attempts:
                 )
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if running.cancelled.is_set() or (task is not None and task.cancelling()):
+            if running.cancelled or (task is not None and task.cancelling()):
                 return None
             return self._failed(asked, action, number, began, error)  # raised by the action itself
         except Exception as error:
@@ -148,7 +147,7 @@ class Attempts:
                 number=asked.attempts + 1,
                 progress=None if asked.progress is None else msgspec.json.decode(asked.progress),
                 beat=running.beat,
-                cancelled=running.cancelled,
+                unwanted=running.is_cancelled,
                 client=self._client,
             ),
         )
@@ -174,7 +173,7 @@ class Running:
         self.fence = fence
         self.asked = asked
         self.action: Action[..., Any] = asked.spec
-        self.cancelled = threading.Event()
+        self.cancelled = False  # read by threads: a plain attribute is enough
         self._settled = settled
         self._progressed = progressed
         self._scope: asyncio.Timeout | None = None
@@ -186,8 +185,11 @@ class Running:
         self.task.add_done_callback(self._done)
 
     def cancel(self) -> None:
-        self.cancelled.set()
+        self.cancelled = True
         self.task.cancel()
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
 
     def watch(self, scope: asyncio.Timeout, silence: float) -> None:
         self._scope, self._silence = scope, silence

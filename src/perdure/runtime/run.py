@@ -13,7 +13,7 @@ from msgspec import Raw
 from perdure.core import copies, events as ev, letters as mail, view
 from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
-from perdure.core.records import ENDED, Head, Row, ShownStatus, id_of
+from perdure.core.records import ENDED, Head, Row, ShownStatus, Status, id_of
 from perdure.errors import (
     ExecutionCancelled,
     ExecutionFailed,
@@ -32,9 +32,10 @@ _PAGE = 1000
 class Run(Generic[R_co]):
     """One execution. Made by `app.start` and `app.get`; holds nothing, so it is cheap and always current."""
 
-    def __init__(self, app: Perdure, key: str, returns: Codec[Any] | None = None) -> None:
+    def __init__(self, app: Perdure, key: str, returns: Codec[Any] | None = None, fresh: bool = False) -> None:
         self._app = app
         self._returns = returns
+        self._fresh = fresh  # just made: no use in looking whether it has ended
         self.key = key
 
     @property
@@ -57,30 +58,35 @@ class Run(Generic[R_co]):
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the end: the result, or ExecutionFailed, ExecutionCancelled, ExecutionStuck."""
-        head = await self._settled(timeout)
-        raw = head.result or b"null"
-        if head.status == "completed":
+        status, result, waits = await self._settled(timeout)
+        raw = result or b"null"
+        if status == "completed":
             value: R_co = self._returns.decode(Raw(raw)) if self._returns is not None else msgspec.json.decode(raw)
             return value
-        if head.status == "stuck":
-            reason = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
+        if status == "stuck":
+            reason = msgspec.json.decode(waits or b"{}").get("stuck") or {}
             raise ExecutionStuck(f"{self.id} is stuck ({reason.get('cause')}): {reason.get('reason')}", self.key)
         error = msgspec.json.decode(raw, type=ev.Error)
-        if head.status == "cancelled":
+        if status == "cancelled":
             raise ExecutionCancelled(f"{self.id} was cancelled: {error.message}", self.key)
         details = msgspec.json.decode(error.details)
         raise ExecutionFailed(f"{self.id} failed: {error.type}: {error.message}", self.key, error.type, details)
 
-    async def _settled(self, timeout: Duration | None) -> Head:
+    async def _settled(self, timeout: Duration | None) -> tuple[Status, bytes | None, bytes | None]:
+        """Status, result and, if it is stuck, why; without a look at the store if our own worker brings it to an end."""
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
             while True:
                 news = self._app.news(self.key)
                 try:
-                    head = await self.head()
-                    if head.status in ENDED or (head.status == "stuck" and not head.mail):
-                        return head
+                    if not self._fresh:
+                        head = await self.head()
+                        if head.status in ENDED or (head.status == "stuck" and not head.mail):
+                            return head.status, head.result, head.waits
+                    self._fresh = False
                     # The news may get lost with its hint; a slow look makes up for it.
                     await asyncio.wait([news], timeout=self._app.settings.grace)
+                    if news.done() and (end := news.result()) is not None:
+                        return end.status, end.result, None
                 finally:
                     self._app.no_news(self.key, news)
 

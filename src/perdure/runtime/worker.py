@@ -17,7 +17,7 @@ from typing import Any
 
 from perdure.core import guard
 from perdure.core.loop import turns
-from perdure.core.records import Busy, Commit, Due, Gone, Held, Hint, Outcome
+from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome
 from perdure.errors import OutcomeUnknown, StoreError
 from perdure.flows.registry import Registry
 from perdure.ports import Store, Stream
@@ -41,7 +41,7 @@ class Worker:
         settings: Settings,
         clock: Clock,
         client: Any,
-        ended: Callable[[str], None] = lambda key: None,
+        ended: Callable[[str, End | None], None] = lambda key, end: None,
     ) -> None:
         self.me = me
         self.settings = settings
@@ -158,7 +158,7 @@ class Worker:
         await self._stream.ack(hints)
         for hint in hints:
             if hint.ended:
-                self._ended(hint.key)
+                self._ended(hint.key, None)
 
     async def _take(self, keys: Sequence[str]) -> None:
         new = []
@@ -318,10 +318,13 @@ class Worker:
         if resident.ended is not None:
             self._leave(resident)
             resident.drop()
-            self._ended(resident.key)
+            self._ended(resident.key, resident.ended)
         elif (park := resident.parked) is not None:
             self._leave(resident)
             self._keep(resident)
+            if park.status == "stuck":
+                log.error("%s is stuck: %s", resident.key, resident.stuck and resident.stuck.reason)
+                self._ended(resident.key, None)
             if park.due is not None:
                 self._look_at(park.due)
         else:

@@ -100,11 +100,11 @@ class _Execution:
         self.result = start.result
         self.started_at = self.changed_at = now
         self.rows = list(start.rows)
-        self.folded = {row.message_id for row in start.rows if row.message_id is not None}
+        self.folded = {row.message_id: row.version for row in start.rows if row.message_id is not None}
         self.mailbox: dict[str, _Letter] = {}  # in the order of arrival
         # The first token is the time, so it exceeds every token of an execution that had this key long ago,
         # and every fence that a fork or an import brings along.
-        token = max(now, *(row.fence for row in start.rows))
+        token = max([now, *(row.fence for row in start.rows)])
         self.wake = None if start.status in ENDED else _Wake(due, token)
         self.noted: int | None = None  # its newest place in the agenda
 
@@ -192,16 +192,16 @@ class MemoryStore:
         holder = it.wake.live_holder(now) if it.wake else None
         if waiting is not None:
             return Sent("duplicate" if waiting.mail.sha == mail.sha else "conflict", it.start.queue, holder)
-        if self._was_folded(it, mail.id):
-            version = next(row.version for row in it.rows if row.message_id == mail.id)
+        if (version := self._folded_at(it, mail.id)) is not None:
             return Sent("duplicate", it.start.queue, holder, version)
         if it.wake is None:
             return Sent("ended", it.start.queue)
         self._put(it, mail, due)
         return Sent("accepted", it.start.queue, holder)
 
-    def _was_folded(self, it: _Execution, id: str) -> bool:
-        return id in it.folded
+    def _folded_at(self, it: _Execution, id: str) -> int | None:
+        """The version at which a message entered the log, if it did."""
+        return it.folded.get(id)
 
     def _put(self, it: _Execution, mail: Mail, due: int) -> None:
         it.mailbox[mail.id] = _Letter(mail, due)
@@ -336,7 +336,11 @@ class MemoryStore:
     def _folds_once(self, it: _Execution, commit: Commit) -> bool:
         """Whether every mail that is done is still there and no message enters the log a second time."""
         ids = [row.message_id for row in commit.rows if row.message_id is not None]
-        return all(id in it.mailbox for id in commit.done) and it.folded.isdisjoint(ids) and len(ids) == len(set(ids))
+        return (
+            all(id in it.mailbox for id in commit.done)
+            and it.folded.keys().isdisjoint(ids)
+            and len(ids) == len(set(ids))
+        )
 
     def _mail_waits(self, it: _Execution, commit: Commit) -> bool:
         """Whether mail is left that this commit does not fold."""
@@ -347,7 +351,7 @@ class MemoryStore:
         for row in commit.rows:
             it.rows.append(row)
             if row.message_id is not None:
-                it.folded.add(row.message_id)
+                it.folded[row.message_id] = row.version
             if row.type % 1000 == RESTARTED:
                 it.base = row.version
         for id in commit.done:

@@ -44,6 +44,7 @@ from perdure.core.records import (
     tenant_of,
 )
 from perdure.errors import (
+    InvalidValue,
     OutcomeUnknown,
     SettingsError,
     StoreError,
@@ -172,6 +173,8 @@ class SqliteStore:
             return await desk.run(work)
         except sqlite3.Error as error:
             raise self._wrapped(error) from error
+        except (OverflowError, UnicodeError) as error:
+            raise InvalidValue(f"{self.path}: a value cannot be stored ({error}); nothing was written") from error
 
     async def _write(self, work: Callable[[_Transaction], T]) -> T:
         """Run the work in one transaction: it is written completely or not at all."""
@@ -286,7 +289,7 @@ class _Transaction:
         if start.status not in ENDED:
             # The first token is the time, so it exceeds every token of an execution that had this key long ago,
             # and every fence that a fork or an import brings along.
-            token = max(self.now, *(row.fence for row in start.rows))
+            token = max([self.now, *(row.fence for row in start.rows)])
             self._changed(
                 "insert into wakes (key, queue, definition, due, token) values (?, ?, ?, ?, ?)",
                 start.key,
@@ -303,7 +306,7 @@ class _Transaction:
         waiting = self._first("select sha from messages where key = ? and id = ?", mail.key, mail.id)
         if waiting is not None:
             return Sent("duplicate" if waiting[0] == mail.sha else "conflict", queue, holder)
-        if (version := self._folded(mail.key, mail.id)) is not None:
+        if (version := self._folded_at(mail.key, mail.id)) is not None:
             return Sent("duplicate", queue, holder, version)
         if wake is None:
             head = self._first("select queue from heads where key = ?", mail.key)
@@ -319,7 +322,7 @@ class _Transaction:
         )
         return Sent("accepted", queue, holder)
 
-    def _folded(self, key: str, id: str) -> int | None:
+    def _folded_at(self, key: str, id: str) -> int | None:
         """The version at which a message entered the log, if it did."""
         found = self._first("select version from events where key = ? and message_id = ?", key, id)
         return None if found is None else found[0]
@@ -406,7 +409,7 @@ class _Transaction:
         """Decide first, then write: what is refused leaves no trace."""
         if commit.fired is not None and commit.fired > self.now:
             return "early"
-        version, token, mailbox = self._first(_STANDING, commit.key)
+        version, token, mailbox = self._first(_STANDING, *(commit.key,) * 3)
         if commit.rows and commit.rows[0].version != version + 1:
             return "stale"
         if commit.settle is not None and commit.token != token:
@@ -441,7 +444,7 @@ class _Transaction:
         there = "select 1 from messages where key = ? and id = ?"
         return (
             all(self._first(there, commit.key, id) is not None for id in commit.done)
-            and all(self._folded(commit.key, id) is None for id in ids)
+            and all(self._folded_at(commit.key, id) is None for id in ids)
             and len(ids) == len(set(ids))
         )
 
@@ -546,9 +549,9 @@ _INSERT_EVENT = "insert into events (key, version, type, data, at, fence, messag
 
 #: What decides over a commit: the version of the log, the token of a hold that stands, whether there is mail.
 _STANDING = """
-select (select coalesce(max(version), 0) from events where key = ?1),
-  (select token from wakes where key = ?1 and holder is not null),
-  exists (select 1 from messages where key = ?1)
+select (select coalesce(max(version), 0) from events where key = ?),
+  (select token from wakes where key = ? and holder is not null),
+  exists (select 1 from messages where key = ?)
 """
 
 

@@ -353,6 +353,14 @@ class _Sending(_StoreTests):
         assert (await store.mail([ONE]))[ONE] == []
 
     @scenario
+    async def test_a_duplicate_names_its_version_once_it_is_in_the_log(self, store: Store) -> None:
+        hand = await begun(store)
+        await accepted(store, letter())
+        assert await store.send([letter()], GRACE) == [Sent("duplicate", "default", "w1", version=0)]
+        await hand.commit(settled(), letter())
+        assert await store.send([letter(sha="other")], GRACE) == [Sent("duplicate", "default", "w1", version=3)]
+
+    @scenario
     async def test_mail_that_was_folded_is_a_duplicate_after_the_end(self, store: Store) -> None:
         hand = await begun(store)
         await accepted(store, letter())

@@ -1,0 +1,152 @@
+"""What all commands share: their options, their errors, their way to the store.
+
+`@command` adds --store, --tenant, --json and --debug to a function and hands it a `Call`. Rules kept here: stdout has
+the answer and nothing else; errors and notes go to stderr; exit codes are 0 (done), 1 (the answer is no: a failed run,
+a missing execution, a store out of reach), 2 (asked wrongly), 130 (interrupted).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from perdure.cli.display import Display
+from perdure.errors import (
+    EventConflict,
+    ExecutionEnded,
+    ExecutionExists,
+    ExecutionNotFound,
+    InvalidValue,
+    NotRegistered,
+    PerdureError,
+    SettingsError,
+    StoreError,
+    StoreOutdated,
+    UsageError,
+)
+from perdure.runtime.app import Perdure
+
+app = typer.Typer(
+    name="perdure",
+    help="Durable workflows in plain asyncio.",
+    epilog="Exit codes: 0 done, 1 the answer is no (a failed run, nothing found), 2 asked wrongly.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunId = Annotated[str, Argument(metavar="ID", help="The execution's id.", show_default=False)]
+Module = Annotated[str, Argument(metavar="MODULE", help="A file or module, shop.py, shop or shop:app.")]
+AppOption = Annotated[
+    str | None, Option("--app", metavar="MODULE", help="Use the application of this file or module.")
+]
+_StoreOption = Annotated[
+    str | None,
+    Option("--store", metavar="URL", help="Where everything is kept.", envvar=None, rich_help_panel="All commands"),
+]
+_TenantOption = Annotated[str | None, Option("--tenant", help="Whose executions.", rich_help_panel="All commands")]
+_JsonOption = Annotated[bool, Option("--json", help="Answer in JSON.", rich_help_panel="All commands")]
+_DebugOption = Annotated[bool, Option("--debug", help="Show the traceback.", rich_help_panel="All commands")]
+_SHARED: dict[str, tuple[Any, Any]] = {
+    "store": (_StoreOption, None),
+    "tenant": (_TenantOption, None),
+    "json": (_JsonOption, False),
+    "debug": (_DebugOption, False),
+}
+
+_HINTS: list[tuple[type[PerdureError], str]] = [
+    (ExecutionNotFound, "looked in {store}, tenant {tenant}; --store and --tenant name others"),
+    (ExecutionEnded, "`perdure retry` and `perdure fork` make a new execution of its log"),
+    (ExecutionExists, "`perdure show` tells about the one that is there"),
+    (EventConflict, "an event id stands for one event: leave --id out, or send the same payload"),
+    (NotRegistered, "`perdure workflows MODULE` lists what a module registers"),
+    (InvalidValue, "values are JSON; a string that looks like a number needs quotes inside quotes: '\"42\"'"),
+    (SettingsError, "`perdure config` lists every setting and where its value comes from"),
+    (StoreOutdated, "the store is {store}"),
+    (StoreError, "the store is {store}; --store or PERDURE_STORE name another"),
+]
+
+
+class Call:
+    """One invocation: what the shared options say."""
+
+    def __init__(self, store: str | None, tenant: str | None, json: bool, debug: bool) -> None:
+        self.store = store
+        self.tenant = tenant
+        self.debug = debug
+        self.show = Display(json)
+        self.app: Perdure | None = None
+
+    def application(self, module: str | None = None, **settings: Any) -> Perdure:
+        """The application of a module, or one on the store alone."""
+        from perdure.cli import loading
+
+        self.app = loading.application(module, store=self.store, tenant=self.tenant, **settings)
+        return self.app
+
+    @asynccontextmanager
+    async def client(self, module: str | None = None, *, create: bool = False) -> AsyncIterator[Perdure]:
+        """An open application without a worker. A file that is not there is only made where `create` says so."""
+        app = self.application(module)
+        path = getattr(app.store, "path", None)
+        if not create and path is not None and not Path(path).exists():
+            raise StoreError(f"there is no store at {path}")
+        async with app:
+            # Whoever listens has the stream open, and only then do hints of this process reach the workers.
+            app.no_news("", app.news(""))
+            await asyncio.sleep(0)
+            yield app
+
+    def hint(self, error: PerdureError) -> str:
+        for kind, hint in _HINTS:
+            if isinstance(error, kind):
+                store = self.app.settings.store if self.app is not None else self.store
+                tenant = self.app.tenant if self.app is not None else self.tenant
+                return hint.format(store=store, tenant=tenant)
+        return ""
+
+
+def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function, plain or async, whose first parameter is the Call."""
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def run(store: str | None, tenant: str | None, json: bool, debug: bool, **given: Any) -> None:
+            call = Call(store, tenant, json, debug)
+            try:
+                answer = fn(call, **given)
+                code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+            except PerdureError as error:
+                if debug:
+                    raise
+                call.show.error(str(error), call.hint(error))
+                code = 2 if isinstance(error, UsageError) else 1
+            raise typer.Exit(code or 0)
+
+        run.__signature__, run.__annotations__ = _signature(fn)  # type: ignore[attr-defined]
+        return app.command(name, rich_help_panel=panel)(run)
+
+    return decorate
+
+
+def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """That of the function without its Call, and with the shared options."""
+    hints = typing.get_type_hints(fn, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(fn).parameters.values()][1:]
+    own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _SHARED.items()
+    ]
+    parameters = [*own, *shared]
+    return inspect.Signature(parameters), {one.name: one.annotation for one in parameters}

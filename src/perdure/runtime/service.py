@@ -1,0 +1,174 @@
+"""A worker as a process: it serves until it is told to stop, and stops in order.
+
+The first SIGTERM or SIGINT: no new work, running actions may finish for up to `settings.drain`, everything that is held
+is given back, exit code 0. A second one: at once; actions are cut off, holds are given back if that takes no longer
+than a second (otherwise their lease has to run out), exit code 128 + its number. An action that was cut off runs again,
+with the same key, on another worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, NoReturn
+
+from perdure.runtime.app import Perdure
+from perdure.runtime.worker import Worker
+
+log = logging.getLogger("perdure.service")
+#: How long the second signal waits for holds to be given back, and an ending process for what does not want to end.
+AT_ONCE = 1.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(
+    app: Perdure,
+    queues: Sequence[str] | None = None,
+    *,
+    ready: Callable[[Worker], object] | None = None,
+    until: Callable[[], Coroutine[Any, Any, object]] | None = None,
+) -> int:
+    """Run a worker until a signal comes, or until what `until` begins is done; gives the exit code.
+
+    `ready` is called once the worker receives. Cancelling drains, too.
+    """
+    signals = _Signals()
+    workers: list[Worker] = []
+
+    async def work() -> None:
+        async with app.working(queues) as worker:
+            workers.append(worker)
+            if ready is not None:
+                ready(worker)
+            await _first(signals.first.wait, until)
+            running = sum(len(resident.running) for resident in worker.residents.values())
+            log.info("stopping: %d action(s) may finish", running, extra={"worker": worker.me})
+
+    with signals.caught():
+        working = asyncio.create_task(work(), name="perdure-serve")
+        hurry = asyncio.create_task(signals.second.wait(), name="perdure-hurry")
+        try:
+            await asyncio.wait([working, hurry], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await _give_up(working, workers)
+                return 128 + signals.number
+            await working
+            return 0
+        finally:
+            hurry.cancel()
+            if not working.done() and not signals.second.is_set():
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+
+
+async def _first(*many: Callable[[], Coroutine[Any, Any, object]] | None) -> None:
+    """Wait until one of them is done; its error, if it has one, is raised."""
+    tasks = [asyncio.create_task(begin()) for begin in many if begin is not None]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _give_up(working: asyncio.Task[None], workers: list[Worker]) -> None:
+    log.warning("stopping at once")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(AT_ONCE):
+            for worker in workers:
+                await worker.stop(0)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+class _Signals:
+    """The first and the second signal, as events."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self.number = 0
+
+    def _came(self, number: int) -> None:
+        self.number = number
+        (self.second if self.first.is_set() else self.first).set()
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Listen, and restore the handlers afterwards. Outside of the main thread no signal can be heard."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            try:
+                loop.add_signal_handler(number, self._came, number)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda got, _: loop.call_soon_threadsafe(self._came, got))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                with contextlib.suppress(NotImplementedError):
+                    loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+
+def run(
+    app: Perdure,
+    queues: Sequence[str] | None = None,
+    *,
+    ready: Callable[[Worker], object] | None = None,
+    until: Callable[[], Coroutine[Any, Any, object]] | None = None,
+) -> int:
+    """The process of a worker: serve, close, and give the exit code.
+
+    A thread cannot be stopped, and code may refuse to be cancelled. What is still running after the drain is given back
+    and will run elsewhere, so this process then ends without waiting for it (and without clean-up at exit).
+    """
+
+    async def main() -> int:
+        code = await serve(app, queues, ready=ready, until=until)
+        if code == 0:
+            await app.close()
+        if code or await _left_over():
+            _leave(code)
+        return code
+
+    return asyncio.run(main())
+
+
+async def _left_over() -> bool:
+    """Whether asyncio.run, or the interpreter, would wait for something that may never end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks and (await asyncio.wait(tasks, timeout=AT_ONCE))[1]:
+        return True
+    return any(_busy(thread) for thread in threading.enumerate())
+
+
+def _busy(thread: threading.Thread) -> bool:
+    """A thread of an executor that is not just waiting for work."""
+    if thread.daemon or not thread.name.startswith(("perdure-action", "asyncio_")):
+        return False
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name != "_worker"
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,145 @@
+"""Logs of the `perdure` logger tree: one line for people, or one JSON object a line for machines.
+
+    configure(Settings(log_format="json"))
+    log.warning("lost to another worker", extra={"execution": key, "worker": me})
+
+Rules kept here: a record is one line, and a traceback below it is indented, so nothing that a payload or an error
+message contains can pass for a record; control characters are escaped; context travels in `extra` under the names in
+CONTEXT. The root logger and other libraries are left alone unless `root` is given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from perdure.runtime.settings import Settings
+
+CONTEXT = ("tenant", "execution", "version", "worker")
+#: C0 and C1 controls, line separators, and what reorders text: all that could make a line look like something else.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_COLOURS = {"debug": "2", "info": "36", "warning": "33", "error": "31", "critical": "1;31"}
+
+
+def configure(settings: Settings, *, root: bool = False) -> None:
+    """Log as the settings say, to stderr; called again, it replaces what it did before.
+
+    With `root` also what other libraries and the application say goes the same way.
+    """
+    handler = _Stderr()
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else ConsoleLines())
+    ours = logging.getLogger("perdure")
+    for logger in (ours, logging.getLogger()):
+        for old in [one for one in logger.handlers if isinstance(one, _Stderr)]:
+            logger.removeHandler(old)
+        if logger is ours or root:
+            logger.addHandler(handler)
+            logger.setLevel(settings.log_level.upper())
+    ours.propagate = False
+
+
+def escaped(text: str) -> str:
+    """The text on one line, with nothing in it that a terminal would obey.
+
+    >>> escaped("a\\nb\\x1b[2J")
+    'a\\\\nb\\\\x1b[2J'
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return _SHORT.get(char) or (f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}")
+
+
+def context(record: logging.LogRecord) -> dict[str, Any]:
+    """What the record says about where it comes from; a whole key is taken apart into tenant and execution."""
+    found = {name: record.__dict__[name] for name in CONTEXT if record.__dict__.get(name) is not None}
+    key = found.get("execution")
+    if isinstance(key, str) and "/" in key:
+        tenant, _, found["execution"] = key.partition("/")
+        found.setdefault("tenant", tenant)
+    return {name: found[name] for name in CONTEXT if name in found}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the context, and the exception if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **context(record),
+        }
+        if trace := _trace(self, record):
+            line["exception"] = trace
+        # Lone surrogates cannot be encoded; a log line is no reason to fail.
+        text = msgspec.json.encode(_encodable(line), enc_hook=str).decode()
+        return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class ConsoleLines(logging.Formatter):
+    """Time, level, where, message and context; coloured on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        paint = _paint if _colourful(sys.stderr) else _plain
+        level = record.levelname.lower()
+        parts = [
+            paint(datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3], "2"),
+            paint(f"{level:<7}", _COLOURS.get(level, "0")),
+            f"{escaped(record.name.removeprefix('perdure.'))}:",
+            escaped(record.getMessage()),
+            *(paint(escaped(f"{name}={value}"), "2") for name, value in context(record).items()),
+        ]
+        line = " ".join(parts)
+        if trace := _trace(self, record):
+            line += "".join(f"\n    | {escaped(one)}" for one in trace.splitlines())
+        return line
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    traces = []
+    if record.exc_info and record.exc_info[0] is not None:
+        traces.append(formatter.formatException(record.exc_info))
+    if record.stack_info:
+        traces.append(record.stack_info)
+    return "\n".join(traces)
+
+
+def _encodable(line: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in line.items()
+    }
+
+
+def _colourful(stream: TextIO) -> bool:
+    return not os.environ.get("NO_COLOR") and stream.isatty()
+
+
+def _paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _plain(text: str, code: str) -> str:
+    return text
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever stderr is at the time: a live display or a test may have put something in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
