@@ -156,18 +156,22 @@ async def second_act(app: Perdure, workers: Workers) -> None:
     insist(done == wanted, f"order-43 did {done}, not {wanted}")
 
 
+def clipped(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
 async def show(run: Run[Any]) -> None:
     """The log as a timeline."""
     entries = await run.log()
     table = Table(title=f"the log of {run.id}", title_justify="left", box=None, header_style="dim")
     for column, width in (("version", 7), ("after", 7), ("event", 15), ("", None)):
         right = column in ("version", "after")
-        table.add_column(column, justify="right" if right else "left", min_width=width, no_wrap=True)
+        table.add_column(column, justify="right" if right else "left", width=width)
     styles = {"TakenOver": "bold yellow", "Completed": "bold green", "Failed": "bold red", "EventReceived": "cyan"}
     for entry in entries:
         after = (entry.at - entries[0].at).total_seconds()
         style = styles.get(entry.type, "")
-        table.add_row(str(entry.version), f"{after:.3f} s", Text(entry.type, style), Text(entry.text, style))
+        table.add_row(str(entry.version), f"{after:.3f} s", Text(entry.type, style), clipped(entry.text, style))
     console.print(table, "")
 
 
@@ -177,18 +181,18 @@ async def count(run: Run[Any], workers: Workers, victim: str, heir: str, result:
     table = Table(title="the calls to the outside world", title_justify="left", box=None, header_style="dim")
     for column, width in (("key", 26), ("what", None), ("calls", 5), ("by", 15)):
         right = column == "calls"
-        table.add_column(column, justify="right" if right else "left", min_width=width, no_wrap=True)
+        table.add_column(column, justify="right" if right else "left", width=width)
     by_key: dict[str, list[dict[str, str]]] = {}
     for call in made:
         by_key.setdefault(call["key"], []).append(call)
     for key, same in by_key.items():
         style = "yellow" if len(same) > 1 else ""
         who = ", then ".join(call["worker"] for call in same)
-        table.add_row(key, same[0]["what"], str(len(same)), who, style=style)
+        table.add_row(key, clipped(same[0]["what"]), str(len(same)), who, style=style)
     console.print(table)
     console.print(
         f"{len(made)} calls, {len(by_key)} keys. What was in the log was not done again. The call that was under\n"
-        "way at the kill was made again with the same key: the carrier can tell, and ship once.\n"
+        "way at the kill was made again, with the same key: the carrier can tell.\n"
     )
     twice = [same for same in by_key.values() if len(same) > 1]
     insist(result == "tracking-parcel-7", f"the result is {result!r}")

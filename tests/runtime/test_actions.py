@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import ActionFailed, ExecutionFailed, Retry, action, workflow
+from perdure import ActionFailed, ExecutionFailed, Perdure, Retry, action, workflow
 from perdure.testing import World
 
 seen: list[Any] = []
@@ -261,7 +261,8 @@ async def test_a_cancelled_action_is_told(world: World) -> None:
     assert "ActionCancelled" in [entry.type for entry in await run.log()]
 
 
-async def test_a_cancelled_thread_sees_it_at_its_next_heartbeat(world: World) -> None:
+@pytest.mark.real_time
+async def test_a_cancelled_thread_sees_it_at_its_next_heartbeat() -> None:
     ended = threading.Event()
 
     @action
@@ -283,8 +284,10 @@ async def test_a_cancelled_thread_sees_it_at_its_next_heartbeat(world: World) ->
             return "cut"
         return "?"
 
-    assert await (await world.start(race)).result() == "cut"
-    assert await asyncio.to_thread(ended.wait, 5)
+    app = Perdure("memory://")
+    async with app, app.working():
+        assert await (await app.start(race)).result() == "cut"
+        assert await asyncio.to_thread(ended.wait, 5)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import UsageError
 from perdure.ports import Stream
+from perdure.streams import local
 from perdure.streams.local import LocalStream
 from perdure.testing.contract import StreamContract
 
@@ -215,6 +216,28 @@ def test_closing_removes_the_socket(folder: Path) -> None:
     run(body)
 
 
+def test_the_last_one_removes_the_directory(folder: Path) -> None:
+    run(nothing)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_directory_that_vanishes_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = local._private_directory
+
+    def vanishing(path: str) -> Path:
+        monkeypatch.setattr(local, "_private_directory", made)
+        directory = made(path)
+        directory.rmdir()
+        return directory
+
+    monkeypatch.setattr(local, "_private_directory", vanishing)
+
+    async def body(worker: LocalStream, client: LocalStream) -> None:
+        assert len(sockets(folder)) == 2
+
+    run(body)
+
+
 def test_nobody_else_can_enter_the_directory(folder: Path) -> None:
     async def body(worker: LocalStream, client: LocalStream) -> None:
         [directory] = folder.iterdir()
@@ -224,9 +247,7 @@ def test_nobody_else_can_enter_the_directory(folder: Path) -> None:
 
 
 def test_a_directory_that_others_can_enter_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run(nothing)
-    [directory] = folder.iterdir()
-    directory.chmod(0o755)
+    local._private_directory("/data/store.db").chmod(0o755)
     with caplog.at_level(logging.WARNING, "perdure"):
         run(hints_stay_inside)
     assert "is not a private directory of this user" in caplog.text
@@ -234,8 +255,7 @@ def test_a_directory_that_others_can_enter_is_not_used(folder: Path, caplog: pyt
 
 
 def test_a_symbolic_link_is_not_used(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run(nothing)
-    [directory] = folder.iterdir()
+    directory = local._private_directory("/data/store.db")
     directory.rmdir()
     tmp_path.chmod(0o700)
     directory.symlink_to(tmp_path)

@@ -47,9 +47,7 @@ app = typer.Typer(
 
 RunId = Annotated[str, Argument(metavar="ID", help="The execution's id.", show_default=False)]
 Module = Annotated[str, Argument(metavar="MODULE", help="A file or module, shop.py, shop or shop:app.")]
-AppOption = Annotated[
-    str | None, Option("--app", metavar="MODULE", help="Use the application of this file or module.")
-]
+AppOption = Annotated[str | None, Option("--app", metavar="MODULE", help="Use the application of this file or module.")]
 _StoreOption = Annotated[
     str | None,
     Option("--store", metavar="URL", help="Where everything is kept.", envvar=None, rich_help_panel="All commands"),
@@ -70,7 +68,7 @@ _HINTS: list[tuple[type[PerdureError], str]] = [
     (ExecutionExists, "`perdure show` tells about the one that is there"),
     (EventConflict, "an event id stands for one event: leave --id out, or send the same payload"),
     (NotRegistered, "`perdure workflows MODULE` lists what a module registers"),
-    (InvalidValue, "values are JSON; a string that looks like a number needs quotes inside quotes: '\"42\"'"),
+    (InvalidValue, "`perdure workflows MODULE --json` has the types; a string of digits is written '\"42\"'"),
     (SettingsError, "`perdure config` lists every setting and where its value comes from"),
     (StoreOutdated, "the store is {store}"),
     (StoreError, "the store is {store}; --store or PERDURE_STORE name another"),
@@ -98,9 +96,8 @@ class Call:
     async def client(self, module: str | None = None, *, create: bool = False) -> AsyncIterator[Perdure]:
         """An open application without a worker. A file that is not there is only made where `create` says so."""
         app = self.application(module)
-        path = getattr(app.store, "path", None)
-        if not create and path is not None and not Path(path).exists():
-            raise StoreError(f"there is no store at {path}")
+        if not create:
+            _must_exist(app)
         async with app:
             # Whoever listens has the stream open, and only then do hints of this process reach the workers.
             app.no_news("", app.news(""))
@@ -116,6 +113,12 @@ class Call:
         return ""
 
 
+def _must_exist(app: Perdure) -> None:
+    path = getattr(app.store, "path", None)
+    if path is not None and not Path(path).exists():
+        raise StoreError(f"there is no store at {path}")
+
+
 def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function, plain or async, whose first parameter is the Call."""
 
@@ -124,8 +127,9 @@ def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..
         def run(store: str | None, tenant: str | None, json: bool, debug: bool, **given: Any) -> None:
             call = Call(store, tenant, json, debug)
             try:
-                answer = fn(call, **given)
-                code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+                with call.show.undisturbed():
+                    answer = fn(call, **given)
+                    code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
             except PerdureError as error:
                 if debug:
                     raise

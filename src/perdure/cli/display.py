@@ -8,8 +8,9 @@ with control characters in it; times are UTC. With --json only JSON goes to stdo
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,22 +50,33 @@ _KINDS = {
 
 
 class Display:
-    """Where a command's answer goes."""
+    """Where a command's answer goes. Stdout is the one there was at the beginning, see `undisturbed`."""
 
     def __init__(self, json: bool = False) -> None:
         self.json = json
+        self._stdout = sys.stdout
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """With --json, what the user's code prints goes to stderr: stdout is for the answer alone."""
+        with redirect_stdout(sys.stderr) if self.json else nullcontext():
+            yield
+
+    @property
+    def terminal(self) -> bool:
+        return self._stdout.isatty()
 
     @property
     def out(self) -> Console:
-        return _console(sys.stdout)
+        return _console(self._stdout)
 
-    def print(self, *what: RenderableType) -> None:
-        self.out.print(*what)
+    def print(self, *what: RenderableType, soft_wrap: bool = False) -> None:
+        self.out.print(*what, soft_wrap=soft_wrap)
 
     def data(self, value: Any) -> None:
         """A JSON document: indented for a terminal, one line otherwise."""
         encoded = msgspec.json.encode(value, enc_hook=str)
-        if sys.stdout.isatty():
+        if self.terminal:
             encoded = msgspec.json.format(encoded, indent=2)
         self._write(encoded)
 
@@ -82,8 +94,8 @@ class Display:
             console.print(styled(("hint: ", "dim"), hint), soft_wrap=True)
 
     def _write(self, encoded: bytes) -> None:
-        sys.stdout.write(encoded.decode() + "\n")
-        sys.stdout.flush()
+        self._stdout.write(encoded.decode() + "\n")
+        self._stdout.flush()
 
 
 def _console(file: Any) -> Console:
@@ -103,7 +115,7 @@ def styled(*parts: str | tuple[str, str]) -> Text:
     """Text of parts, each with or without a style; control characters are escaped."""
     from rich.text import Text
 
-    text = Text(overflow="ellipsis")
+    text = Text()
     for part in parts:
         content, style = (part, "") if isinstance(part, str) else part
         text.append(plain(content), style)
@@ -120,26 +132,41 @@ def table(*columns: str, flexible: str = "") -> Table:
 
     made = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if column == flexible else len(column))
+        made.add_column(column, no_wrap=column != flexible, overflow="ellipsis")
     return made
 
 
+def add_row(made: Table, *cells: Text) -> None:
+    """A row of one line: what does not fit is cut."""
+    for cell in cells:
+        cell.no_wrap, cell.overflow = True, "ellipsis"
+    made.add_row(*cells)
+
+
 def pairs(values: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names and values below each other."""
+    """Names and values below each other: plain values are cut to the width, texts are folded."""
     from rich.table import Table
-    from rich.text import Text
 
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in values:
-        made.add_row(name, value if isinstance(value, Text) else styled(value))
+        text = styled(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            text.no_wrap, text.overflow = True, "ellipsis"
+        made.add_row(name, text)
     return made
 
 
 def age(micros: int) -> str:
     """The largest unit alone: 3m."""
     return span(micros).split()[0] if micros >= 1_000_000 else "0s"
+
+
+def brief(micros: int) -> str:
+    """A duration without the digits that nobody reads."""
+    unit = 1 if micros < 1_000 else 1_000 if micros < 10_000_000 else 1_000_000
+    return span(micros // unit * unit)
 
 
 def ago(then: int, now: int) -> str:
@@ -198,7 +225,9 @@ def doing(head: Head, now: int) -> str:
         return "at work"
     if head.status == "paused":
         paused = waits.get("paused") or {}
-        return f"until {moment(paused['until']):%Y-%m-%d %H:%M:%S} UTC" if paused.get("until") else "until it is resumed"
+        return (
+            f"until {moment(paused['until']):%Y-%m-%d %H:%M:%S} UTC" if paused.get("until") else "until it is resumed"
+        )
     return _waiting(waits, now) or ("a worker" if head.due is not None and head.due <= now else "to begin")
 
 
@@ -228,7 +257,7 @@ def entry_data(entry: Entry) -> dict[str, Any]:
 
 def entry_cells(entry: Entry, before: datetime | None) -> tuple[Text, Text, Text, Text, Text]:
     """Version, time, gap, type and text of one line of a timeline."""
-    gap = "" if before is None else f"+{span(int((entry.at - before).total_seconds() * 1e6))}"
+    gap = "" if before is None or entry.at == before else f"+{brief((entry.at - before) // timedelta(microseconds=1))}"
     day = f"{entry.at:%Y-%m-%d} " if before is None or before.date() != entry.at.date() else ""
     return (
         styled((str(entry.version), "dim")),

@@ -29,6 +29,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _PERDURE = Path(__file__).parents[1]
 
 
+class Broken(UsageError):
+    """Code that is there but cannot be loaded, or registers nothing: its author has to mend it."""
+
+
 class Loaded:
     """A module of the user, and the name of the application object if one was given."""
 
@@ -36,10 +40,6 @@ class Loaded:
         self.module = module
         self.spec = spec
         self.name = name
-
-    @property
-    def file(self) -> Path | None:
-        return Path(self.module.__file__) if self.module.__file__ else None
 
     def application(self) -> Perdure | None:
         """The Perdure object that was named, or the only one there is."""
@@ -66,15 +66,15 @@ def load(spec: str) -> Loaded:
         return Loaded(_load_file(file) if file is not None else _load_module(path), path, name)
     except SyntaxError as error:
         place = f"{_near(error.filename)}:{error.lineno}"
-        raise UsageError(f"{place}: {error.msg}: {(error.text or '').strip()}") from error
+        raise Broken(f"{place}: {error.msg}: {(error.text or '').strip()}") from error
     except ModuleNotFoundError as error:
         if file is None and f"{path}.".startswith(f"{error.name}."):
             there = f"; did you mean {path}.py?" if Path(f"{path}.py").is_file() else ""
             raise UsageError(f"there is no module {error.name}{there}") from error
-        raise UsageError(f"{_place(error, file)}: there is no module {error.name}; is it installed?") from error
+        raise Broken(f"{_place(error, file)}: there is no module {error.name}; is it installed?") from error
     except (Exception, SystemExit) as error:
         what = str(error) if isinstance(error, PerdureError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{_place(error, file) or path}: {what}") from error
+        raise Broken(f"{_place(error, file) or path}: {what}") from error
 
 
 def application(spec: str | None, **chosen: Any) -> Perdure:
@@ -100,8 +100,17 @@ def application(spec: str | None, **chosen: Any) -> Perdure:
 
 def registered(spec: str) -> None:
     """Something must be there to work with."""
-    if not any(True for _ in registry.workflows()):
-        raise UsageError(f"{spec} registers no workflow: decorate an `async def` with @workflow")
+    if not registry.definitions():
+        raise Broken(f"{spec} registers no workflow: decorate an `async def` with @workflow")
+
+
+def directory(spec: str) -> Path:
+    """Where the code lives that a command names."""
+    path, _ = _split(spec)
+    if path.endswith(".py") or os.sep in path:
+        return Path(path).resolve().parent
+    file = getattr(sys.modules.get(path), "__file__", None)
+    return Path(file).resolve().parent if file else Path.cwd()
 
 
 def watched(root: Path) -> Iterator[Path]:

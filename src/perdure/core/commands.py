@@ -18,6 +18,7 @@ class Limits(Struct, frozen=True):
     commands_per_turn: int = 10_000
     steps_per_turn: int = 1_000_000
     events_per_replay: int = 100_000
+    payload_bytes: int = 1_000_000
 
 
 class RestartWith(BaseException):

@@ -56,9 +56,10 @@ def encode(value: object) -> bytes:
         raise _refusal(value, str(error)) from error
     if len(data) > 2 * DEPTH and _deep(data):
         raise InvalidValue(f"the value is nested deeper than {DEPTH} levels")
-    if b"\\u0000" in data and _NUL(data):
+    # `find`, because `in` first tries to take its left side for a number, which is several times slower.
+    if data.find(b"\\u0000") >= 0 and _NUL(data):
         raise _refusal(value, "it holds a NUL character")
-    if (b"null" in data and _holds_not_finite(value)) or _OFFSET(data):
+    if (data.find(b"null") >= 0 and _holds_not_finite(value)) or _OFFSET(data):
         for path, node in _nodes(value):
             if reason := _reason(node):
                 raise InvalidValue(f"{reason}, at {path}: {short(node)}")
@@ -188,11 +189,11 @@ def _deep(data: bytes) -> bool:
 def _in_order(value: object, data: bytes) -> bool:
     """Whether every process would write these bytes: no set in hash order, no key that may be there twice."""
     try:
-        if _sorted(value) == data and b"[[" not in data:  # sets of sets have no order that sorting could find
+        if _sorted(value) == data and data.find(b"[[") < 0:  # sets of sets have no order that sorting could find
             return True
     except Exception:
         return False  # keys other than str, or a set of mixed types
-    return b"[" not in data or not _holds_set(value)  # only dicts in an order of their own
+    return data.find(b"[") < 0 or not _holds_set(value)  # only dicts in an order of their own
 
 
 def _holds_set(value: object) -> bool:

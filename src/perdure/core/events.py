@@ -51,7 +51,6 @@ class Started(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     parent: str = ""
     forked: str = ""  # key and version of the run this one was forked from
-    python: str = ""
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):

@@ -14,6 +14,7 @@ Rules kept here:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import math
 import sys
@@ -31,6 +32,9 @@ get_running = events._get_running_loop
 _set_running = events._set_running_loop
 _swap_task: Any = getattr(tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
 _EMPTY = Context()
+#: Loops that hold code: kept until they are evicted, because code that is only dropped would run its clean-up wherever
+#: the garbage collector happens to find it.
+_live: set[Loop] = set()
 #: Tasks whose clean-up never ends: kept for ever, because letting them die would run it outside their loop.
 _undead: list[Any] = []
 
@@ -151,6 +155,8 @@ class Loop(asyncio.AbstractEventLoop):
         self.main: Task | None = None
         self.closed = False
         self.recording = False
+        self.gathers = 0  # that were asked for their hash
+        self.closing = False  # main is over, and so are its generators
         self.problems: list[dict[str, Any]] = []
         self._ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] | None = None
         self._seq = 0
@@ -188,7 +194,8 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        self._open()
+        if self.refuse_if_closed():
+            return Handle()
         if when <= self.now:
             return self.call_soon(callback, *args, context=context)
         if not math.isfinite(when):
@@ -201,7 +208,8 @@ class Loop(asyncio.AbstractEventLoop):
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        self._open()
+        if self.refuse_if_closed():
+            return _Never(loop=self)
         future = Future(loop=self)
         # A counter of its own: Python versions differ in how many internal futures they make.
         self._future_seq = future.seq = self._future_seq + 1
@@ -212,7 +220,8 @@ class Loop(asyncio.AbstractEventLoop):
     ) -> Task:
         if self.closed:
             coro.close()
-        self._open()
+        if self.refuse_if_closed():
+            return _Never(loop=self)  # type: ignore[return-value]
         if options.pop("eager_start", None):
             coro.close()
             raise Forbidden("eager tasks run before they have a place in the order: use a plain create_task()")
@@ -234,7 +243,7 @@ class Loop(asyncio.AbstractEventLoop):
             self.unset.append(handle.ref)
 
     def refuse_if_closed(self) -> bool:
-        """While evicting: raise, or after many tries answer True, so that a caller that catches everything yields."""
+        """While evicting: raise, or after many tries answer True, so that a caller that catches everything waits."""
         if not self.closed:
             return False
         self._refused += 1
@@ -245,6 +254,7 @@ class Loop(asyncio.AbstractEventLoop):
     def begin(self, coro: Coroutine[Any, Any, Any]) -> None:
         with turns():
             outer = self._enter()
+            _live.add(self)
             try:
                 self.main = self.create_task(coro, name="main", context=Context())
                 self._drain()
@@ -293,12 +303,10 @@ class Loop(asyncio.AbstractEventLoop):
         self.timers.clear()
         self.agens.clear()
         self.main = None
+        self.execution = None  # no cycle is left for the garbage collector
+        _live.discard(self)
 
     # Inside.
-
-    def _open(self) -> None:
-        if self.closed:
-            raise Evicted
 
     def _enter(self) -> events.AbstractEventLoop | None:
         outer = get_running()
@@ -339,11 +347,18 @@ class Loop(asyncio.AbstractEventLoop):
         if task is self.main:
             for other in list(self.tasks.values()):
                 other.cancel()
-        if not self.tasks and self.agens:
-            agens = [agen for agen in self.agens if agen.ag_frame is not None]  # type: ignore[attr-defined]
-            self.agens = []
-            if agens:
-                self.create_task(_close_all(agens))
+        if not self.tasks and not self.closing:
+            self.closing = True
+            self.agens = [agen for agen in self.agens if agen.ag_frame is not None]  # type: ignore[attr-defined]
+            if self.agens:
+                self.create_task(self._close_generators(list(self.agens)))
+
+    async def _close_generators(self, agens: list[AsyncGenerator[Any, Any]]) -> None:
+        for agen in agens:
+            try:
+                await agen.aclose()
+            except (Exception, asyncio.CancelledError) as error:
+                self.call_exception_handler({"message": f"{agen!r} could not be closed", "exception": error})
 
     def _throw_into(self, task: Task) -> None:
         tasks._enter_task(self, task)
@@ -366,14 +381,24 @@ class Park:
         yield
 
 
-async def _close_all(agens: list[AsyncGenerator[Any, Any]]) -> None:
-    for agen in agens:
-        await agen.aclose()
+class _Never(asyncio.Future[Any]):
+    """What a closed loop gives to code that does not take no for an answer: waiting for it gives control back."""
+
+    def get_name(self) -> str:
+        return "never"
+
+    def set_name(self, name: object) -> None:
+        pass
 
 
 def _athrow(agen: AsyncGenerator[Any, Any]) -> Callable[[BaseException], object]:
+    step: Any = None
+
     def throw(error: BaseException) -> object:
-        step: Any = agen.athrow(error)
+        nonlocal step
+        if step is not None:  # its clean-up waits for something
+            return step.throw(error)
+        step = agen.athrow(error)
         return step.send(None)
 
     return throw
@@ -419,6 +444,12 @@ def _refusal(name: str) -> Callable[..., Any]:
     return refuse
 
 
+def _evict_all() -> None:
+    for loop in list(_live):
+        loop.evict()
+
+
+atexit.register(_evict_all)
 for _name in dir(asyncio.AbstractEventLoop):
     if not _name.startswith("_") and _name not in Loop.__dict__:
         setattr(Loop, _name, _refusal(_name))

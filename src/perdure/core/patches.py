@@ -1,7 +1,8 @@
-"""The two functions of asyncio whose order depends on memory addresses, made deterministic inside workflows.
+"""What depends on memory addresses in asyncio, made deterministic inside workflows.
 
-`as_completed` makes tasks from a set of coroutines, in address order; `wait` returns sets. Outside workflow loops both
-behave exactly as before. Everything else in asyncio works unpatched.
+`as_completed` makes tasks from a set of coroutines, in address order; `wait` returns sets; what `gather` returns hashes
+by its address, so sets of it iterate in any order. Outside workflow loops all three behave exactly as before. Everything
+else in asyncio works unpatched.
 """
 
 from __future__ import annotations
@@ -58,7 +59,18 @@ async def wait(fs: Any, *, timeout: float | None = None, return_when: str = asyn
     return OrderedSet(f for f in fs if f in done), OrderedSet(f for f in fs if f in pending)
 
 
+def _gather_hash(self: Any) -> int:
+    """Inside a workflow a number, given when it is first asked for: that is the same on every replay."""
+    loop = self._loop
+    if type(loop) is not Loop:
+        return object.__hash__(self)
+    if not hasattr(self, "perdure_number"):
+        self.perdure_number = loop.gathers = loop.gathers + 1
+    return int(self.perdure_number)
+
+
 def install() -> None:
+    tasks._GatheringFuture.__hash__ = _gather_hash  # type: ignore[attr-defined]
     for module in (asyncio, tasks):
         module.as_completed = as_completed  # type: ignore[attr-defined]
         module.wait = wait  # type: ignore[attr-defined]

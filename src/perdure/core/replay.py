@@ -24,8 +24,8 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.commands import Asked, Halt, Limits, RestartWith, Spec, Undo, Waiter, command_of, short
-from perdure.core.failures import describe
-from perdure.core.loop import Handle, Park, new_loop, where
+from perdure.core.failures import action_failed, describe
+from perdure.core.loop import Handle, Park, new_loop, turns, where
 from perdure.core.records import Row, id_of
 from perdure.errors import InvalidValue, LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
 
@@ -79,8 +79,10 @@ class Replay:
         self._input = (0, False)  # the input being driven: its version, and whether it is bad news
         self._logged_timers: set[int] = set()
         self._expected: dict[int, tuple[int, ev.Event]] = {}
-        self._marks: dict[int, Raw] = {}
-        self._patches: dict[str, bool] = {}
+        self._marks: dict[int, ev.Marked] = {}
+        self._patches: dict[str, bool] = {}  # decided in this round
+        self._patched: set[tuple[int, str]] = set()  # that the log records, by the round that took them
+        self._round = 1  # the beginning of the round that was indexed last
         self._highest = 0  # ref that the log records
         self._last_input = 0  # version of the last input that was driven when it was written
         self._skip = {ev.Published: 0, ev.EventRejected: 0}  # how many of them the log has that were not met yet
@@ -99,8 +101,10 @@ class Replay:
                 " let the workflow call workflow.restart_with(...) now and then, or raise events_per_replay"
             )
         self._index(log)
-        for row, event in log:
-            self.feed(event, row.version, row.at)
+        with turns():
+            for row, event in log:
+                self.feed(event, row.version, row.at)
+        self._skip = dict.fromkeys(self._skip, 0)  # what the code no longer gives out must not hide what comes now
 
     def feed(self, event: ev.Event, version: int, at: int) -> None:
         """Take one event of the log. Raises when the code no longer fits it; then the replay is of no more use."""
@@ -118,7 +122,7 @@ class Replay:
                     self._drive(event, version, at)
             case ev.ActionAttempted() | ev.ActionStarted() | ev.ActionProgressed() | ev.ActionScheduled():
                 self._note_attempt(event)
-            case ev.TimerStarted() | ev.TimerCancelled() | ev.ActionCancelled() | ev.ChildStarted():
+            case ev.TimerStarted() | ev.TimerCancelled() | ev.ActionCancelled() | ev.ChildStarted() | ev.Marked():
                 self._check_output(event)
             case ev.Paused():
                 self.paused = event
@@ -133,8 +137,9 @@ class Replay:
             case ev.Restarted():
                 self._restore(event, version, at)
             case ev.Completed() | ev.Failed() | ev.Cancelled():
-                self.outcome = event
-            case ev.TakenOver() | ev.Marked() | ev.Published() | ev.EventRejected() | ev.StateChanged():
+                self._check_end(event)
+                self._end(event)
+            case ev.TakenOver() | ev.Published() | ev.EventRejected() | ev.StateChanged():
                 pass
 
     def evict(self) -> None:
@@ -151,9 +156,11 @@ class Replay:
                 self._outputs.add((type(event), event.ref))
             if isinstance(event, ev.Marked):
                 if event.kind == "patch":
-                    self._patches[event.name] = True
+                    self._patched.add((self._round, event.name))
                 else:
-                    self._marks[event.ref] = event.value
+                    self._marks[event.ref] = event
+            elif isinstance(event, ev.Restarted):
+                self._round = row.version
             elif isinstance(event, ev.Published | ev.EventRejected):
                 self._skip[type(event)] += 1
             elif isinstance(event, ev.Paused | ev.Stuck):
@@ -232,7 +239,9 @@ class Replay:
         self.loop.unset.clear()
         if self.changed:
             self.changed = False
-            self._emit_counted(ev.Published(Raw(_encode_json(self.published))))
+            state = _encode_json(self.published)
+            self._limit(state, "what it publishes")
+            self._emit_counted(ev.Published(Raw(state)))
         if self.loop.finished and self.outcome is None:
             self._end(self._outcome())
 
@@ -275,7 +284,9 @@ class Replay:
             case ev.ActionScheduled():
                 pass
 
-    def _check_output(self, event: ev.TimerStarted | ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> None:
+    def _check_output(
+        self, event: ev.TimerStarted | ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted | ev.Marked
+    ) -> None:
         if event.ref > self.loop.ref:
             raise self._differs(event, "the code does not ask for it")
         if isinstance(event, ev.TimerStarted):
@@ -287,6 +298,16 @@ class Replay:
             self._logged_timers.add(event.ref)
         elif isinstance(event, ev.TimerCancelled) and event.ref in self.loop.timers:
             raise self._differs(event, "the code keeps the timer")
+        elif isinstance(event, ev.ActionCancelled) and event.ref in self.actions:
+            raise self._differs(event, "the code does not cancel it")
+
+    def _check_end(self, event: ev.Completed | ev.Failed | ev.Cancelled) -> None:
+        if isinstance(event, ev.Cancelled) and event.forced:
+            return  # the engine's decision, not the code's
+        if self.outcome is None:
+            raise self._differs(event, f"the code goes on at {', '.join(self.places())}")
+        if type(self.outcome) is not type(event):
+            raise self._differs(event, f"the code ends with {type(self.outcome).__name__}")
 
     def _restore(self, event: ev.Restarted, version: int, at: int) -> None:
         """Begin again from a checkpoint; the loop of before, if any, is over."""
@@ -297,7 +318,7 @@ class Replay:
         self.loop.now = (self.at - self.began) / 1e6
         self.draws = event.draws
         self.buffer = list(event.buffered)
-        self._patches.update(dict.fromkeys(event.patches, True))
+        self._patches = dict.fromkeys(event.patches, True)
         self.published = _decode_json(event.published) or {}
         self.cancel, self.outcome = event.cancel, None
         self.actions, self.children, self.waiters, self.undos = {}, {}, [], []
@@ -314,8 +335,13 @@ class Replay:
         error = main.exception()
         if error is None:
             note = "a cancel request was ignored" if self.cancel else ""
+            self._limit(main.result(), "its result")
             return ev.Completed(main.result(), note)
         if isinstance(error, RestartWith):
+            # What was kept back is not in the log that a replay from the checkpoint sees.
+            kept_back = [event for event, _ in self._backlog if isinstance(event, ev.EventReceived)]
+            self._backlog.clear()
+            self.buffer += [ev.Received(event.id, event.name, event.payload, event.by) for event in kept_back]
             return ev.Restarted(
                 error.input,
                 self.loop.ref,
@@ -337,8 +363,8 @@ class Replay:
     # What the code of a workflow asks for. All of it runs inside a turn.
 
     async def act(self, action: Spec, args: Raw, undo: Spec | None = None) -> Any:
-        if self.loop.refuse_if_closed():
-            await Park()
+        if self.loop.closed or self._fault is not None:
+            await self._refuse()
         asked = self._ask("action", action, args)
         self.actions[asked.ref] = asked
         self.fresh.append(asked.ref)
@@ -354,8 +380,8 @@ class Replay:
         return value
 
     async def child(self, workflow: Spec, version: int, args: Raw) -> Any:
-        if self.loop.refuse_if_closed():
-            await Park()
+        if self.loop.closed or self._fault is not None:
+            await self._refuse()
         asked = self._ask("child", workflow, args)
         self.children[asked.ref] = asked
         self._emit_once(ev.ChildStarted(asked.ref, f"{id_of(self.key)}.{asked.ref}", workflow.name, version, args))
@@ -368,8 +394,8 @@ class Replay:
 
     async def receive(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Any:
         """The next event of one of these names whose payload matches: (event, value)."""
-        if self.loop.refuse_if_closed():
-            await Park()
+        if self.loop.closed or self._fault is not None:
+            await self._refuse()
         waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at)
         for event in [event for event in self.buffer if waiter.takes(event)]:
             self.buffer.remove(event)
@@ -386,12 +412,19 @@ class Replay:
             raise
 
     def record(self, compute: Callable[[], Any]) -> Raw:
-        """A value computed once: JSON from the log, or computed now and put there."""
+        """A value computed once: JSON from the log, or computed now and put there. A failure is kept as well."""
         self.loop.refuse_if_closed()
         self.loop.ref = ref = self.loop.ref + 1
         self._expect(ref, "record", "", None)
-        if ref in self._marks:
-            return self._marks[ref]
+        mark = self._marks.get(ref)
+        if mark is None:
+            mark = self._marks[ref] = self._compute(ref, compute)
+            self.outputs.append(mark)
+        if mark.kind == "failure":
+            raise action_failed(_decode_json(mark.value, type=ev.Error), "workflow.record()")
+        return mark.value
+
+    def _compute(self, ref: int, compute: Callable[[], Any]) -> ev.Marked:
         if self.replaying:
             self._halt(
                 Nondeterminism(
@@ -401,20 +434,20 @@ class Replay:
             )
         self.loop.recording = True
         try:
-            value = compute()
+            return ev.Marked(ref, "record", "", compute())
+        except Exception as error:
+            return ev.Marked(ref, "failure", "", Raw(_encode_json(describe(error))))
         finally:
             self.loop.recording = False
-        self._marks[ref] = value
-        self.outputs.append(ev.Marked(ref, "record", "", value))
-        return Raw(value)
 
     def patched(self, name: str) -> bool:
         """Whether this execution takes the new path: decided at the first call, for ever."""
         self.loop.refuse_if_closed()
         taken = self._patches.get(name)
         if taken is None:
-            taken = self._patches[name] = not self.replaying
-            if taken:
+            recorded = (self.base, name) in self._patched
+            taken = self._patches[name] = recorded or not self.replaying
+            if taken and not recorded:
                 self.outputs.append(ev.Marked(0, "patch", name))
         return taken
 
@@ -436,6 +469,8 @@ class Replay:
         self.kept = min(version - bad, *(undo.version - 1 for undo in self.undos)) if self.undos else version - bad
 
     def timer_set(self, handle: Handle) -> None:
+        if self._fault is not None:
+            return  # the code may as well wait
         self._expect(handle.ref, "timer", "", None)
         self._count()
 
@@ -485,11 +520,25 @@ class Replay:
 
     # Inside.
 
+    async def _refuse(self) -> None:
+        """While evicting: leave. After a fault: wait for ever, however often the code catches what it is told."""
+        if self.loop.refuse_if_closed():
+            await Park()
+        await asyncio.Future(loop=self.loop)
+
     def _ask(self, kind: str, spec: Spec, args: Raw) -> Asked:
         self._count()
         self.loop.ref = ref = self.loop.ref + 1
         self._expect(ref, kind, spec.name, args)
         return Asked(ref, spec, args, self.at, asyncio.Future(loop=self.loop))
+
+    def _limit(self, data: bytes | Raw, what: str) -> None:
+        size = len(bytes(data))
+        if size > self.limits.payload_bytes:
+            raise LimitReached(
+                f"{self.key}: {what} has {size:,} bytes, more than {self.limits.payload_bytes:,}: keep the data"
+                " elsewhere and a reference here, or raise payload_bytes"
+            )
 
     def _count(self) -> None:
         self._commands += 1

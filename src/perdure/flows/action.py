@@ -37,7 +37,6 @@ class Options(Struct, frozen=True):
     deadline: int | None = None  # of all attempts together
     heartbeat: int | None = None  # longest silence
     at_most_once: bool = False
-    queue: str = ""
     raises: tuple[type[BaseException], ...] = ()
 
 
@@ -105,7 +104,6 @@ class Action(Generic[P, R]):
         retries: int | Retry | None = None,
         timeout: Duration | None = None,
         deadline: Duration | None = None,
-        queue: str | None = None,
     ) -> Action[P, R]:
         """The same action with other options, for one call: `charge.options(timeout="5s")(order)`."""
         changes: dict[str, Any] = {}
@@ -115,8 +113,6 @@ class Action(Generic[P, R]):
             changes["timeout"] = micros(timeout)
         if deadline is not None:
             changes["deadline"] = micros(deadline)
-        if queue is not None:
-            changes["queue"] = queue
         other: Action[P, R] = Action(
             self.fn, structs.replace(self.how, **changes), self.name, self.version, self.description
         )
@@ -184,7 +180,6 @@ class ActionDecorator:
         deadline: Duration | None = ...,
         heartbeat: Duration | None = ...,
         at_most_once: bool = ...,
-        queue: str = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -200,7 +195,6 @@ class ActionDecorator:
         deadline: Duration | None = None,
         heartbeat: Duration | None = None,
         at_most_once: bool = False,
-        queue: str = "",
     ) -> Any:
         """Make an action of a function.
 
@@ -211,7 +205,7 @@ class ActionDecorator:
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
             raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
-        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, queue, raises)
+        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, raises)
 
         def decorate(function: Callable[..., Any]) -> Action[..., Any]:
             made: Action[..., Any] = Action(function, how, name, version, description)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from perdure.core.loop import Loop, get_running
 from perdure.core.replay import Replay
@@ -21,18 +20,25 @@ class Client(Protocol):
     async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None: ...
 
 
-class Attempt(Struct, eq=False):
+class Attempt(Protocol):
     """One try of an action, as the action sees it."""
 
-    execution: str
-    tenant: str
-    key: str
     fence: int
-    number: int
-    progress: Any
-    beat: Callable[[Any], None]
-    unwanted: Callable[[], bool]
-    client: Any  # a Client
+
+    @property
+    def execution(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def progress(self) -> Any: ...
+    @property
+    def client(self) -> Client: ...
+    def unwanted(self) -> bool: ...
+    def beat(self, details: Any) -> None: ...
 
 
 attempt: ContextVar[Attempt] = ContextVar("perdure_attempt")

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -83,6 +84,7 @@ class Perdure:
             self.store, self.stream = store, stream
         self.clock = Clock(self.store)
         self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
         self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
         self.worker: Worker | None = None
         self._opened: asyncio.AbstractEventLoop | None = None
@@ -348,8 +350,12 @@ class Perdure:
         """Done when the execution has ended, as far as this process hears of it; with the end if it is our own."""
         if self.worker is None and self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
-        future: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[End | None] = loop.create_future()
         self._news.setdefault(key, set()).add(future)
+        # News may get lost with its hint; a slow look makes up for it.
+        alarm = loop.call_later(self.settings.grace, _no_news, future)
+        future.add_done_callback(lambda _: alarm.cancel())
         return future
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
@@ -406,7 +412,9 @@ class Perdure:
     # Small things.
 
     def new_id(self) -> str:
-        return uuid.uuid4().hex
+        """Unique in space and time, and rising, so that new rows of an index lie together."""
+        self._ids += 1
+        return f"{time.time_ns() // 1_000_000:011x}{self._nonce}{self._ids:04x}"
 
     @property
     def _grace(self) -> int:
@@ -422,6 +430,11 @@ class Perdure:
                 f"{what} has {size:,} bytes, more than {self.settings.payload_bytes:,}: send a reference to the data,"
                 " or raise payload_bytes"
             )
+
+
+def _no_news(future: asyncio.Future[End | None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:

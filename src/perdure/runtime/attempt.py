@@ -24,175 +24,109 @@ from perdure.core.failures import describe
 from perdure.core.records import id_of, tenant_of
 from perdure.errors import InvalidValue, LimitReached
 from perdure.flows.action import Action
-from perdure.flows.current import Attempt, attempt
+from perdure.flows.current import Client, attempt
 from perdure.runtime.clock import Clock
 
 
 class Attempts:
-    """Runs attempts for one worker: its slots, its threads, its clock."""
+    """Starts the attempts of one worker, and what they share: slots, threads, the clock."""
 
-    def __init__(self, clock: Clock, client: Any, executor: Executor, concurrency: int, payload_bytes: int) -> None:
-        self._clock = clock
-        self._client = client
-        self._executor = executor
-        self._slots = asyncio.Semaphore(concurrency)
-        self._payload_bytes = payload_bytes
+    def __init__(
+        self, clock: Clock, client: Client, executor: Executor, concurrency: int, payload_bytes: int
+    ) -> None:
+        self.clock = clock
+        self.client = client
+        self.executor = executor
+        self.slots = asyncio.Semaphore(concurrency)
+        self.payload_bytes = payload_bytes
 
     def start(
         self,
-        key: str,
+        whose: str,
         fence: int,
         asked: Asked,
         settled: Callable[[int, ev.Event | None], None],
         progressed: Callable[[int, Raw], None],
     ) -> Running:
-        """Begin one attempt; `settled` gets its event, or None when it was cancelled."""
-        return Running(self, key, fence, asked, settled, progressed)
-
-    async def run(self, running: Running) -> ev.Event | None:
-        asked, action = running.asked, running.action
-        number, began = asked.attempts + 1, 0
-        try:
-            async with self._slots:
-                began = self._clock.now()
-                result = await self._call(running, action, self._limit(action, asked, began))
-                return ev.ActionSettled(
-                    asked.ref, action.name, asked.args, self._storable(action, result), None, number, began
-                )
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if running.cancelled or (task is not None and task.cancelling()):
-                return None
-            return self._failed(asked, action, number, began, error)  # raised by the action itself
-        except Exception as error:
-            return self._failed(asked, action, number, began, error)
-
-    async def _call(self, running: Running, action: Action[..., Any], limit: int | None) -> Any:
-        if limit is None and action.how.heartbeat is None:
-            return await self._invoke(running, action)
-        scope = asyncio.timeout(None if limit is None else limit / 1e6)
-        try:
-            async with scope:
-                return await self._invoke_beating(running, action)
-        except TimeoutError:
-            if limit is None or not scope.expired():
-                raise
-            raise TimeoutError(f"{action.name} took longer than {show(limit)}") from None
-
-    async def _invoke_beating(self, running: Running, action: Action[..., Any]) -> Any:
-        silence = action.how.heartbeat
-        if silence is None:
-            return await self._invoke(running, action)
-        scope = asyncio.timeout(silence / 1e6)
-        try:
-            async with scope:
-                running.watch(scope, silence / 1e6)
-                return await self._invoke(running, action)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise TimeoutError(f"{action.name} gave no heartbeat for {show(silence)}") from error
-
-    async def _invoke(self, running: Running, action: Action[..., Any]) -> Any:
-        args, kwargs = action.signature.decode(running.asked.args)
-        if action.is_async:
-            return await action.fn(*args, **kwargs)
-        call = functools.partial(contextvars.copy_context().run, action.fn, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-    def _limit(self, action: Action[..., Any], asked: Asked, now: int) -> int | None:
-        """What is left for this attempt, by its own timeout and by the deadline of all."""
-        limits = [] if action.how.timeout is None else [action.how.timeout]
-        if action.how.deadline is not None:
-            limits.append(max(asked.at + action.how.deadline - now, 0))
-        return min(limits, default=None)
-
-    def _storable(self, action: Action[..., Any], result: Any) -> Raw:
-        data = action.signature.returns.encode(result)
-        if len(data) > self._payload_bytes:
-            raise LimitReached(
-                f"{action.name} returned {len(data):,} bytes, more than {self._payload_bytes:,}: return a reference to"
-                " the data, or raise payload_bytes"
-            )
-        try:
-            action.signature.returns.decode(Raw(data))
-        except InvalidValue as error:
-            raise InvalidValue(f"{action.name} returned something else than it declares: {error}") from error
-        return Raw(data)
-
-    def _failed(
-        self, asked: Asked, action: Action[..., Any], number: int, began: int, error: BaseException
-    ) -> ev.Event:
-        now = self._clock.now()
-        delay = None
-        if not isinstance(error, InvalidValue | LimitReached):
-            delay = action.how.retry.again(number, error, now - asked.at, f"{asked.ref}/{action.name}")
-        if delay is not None and action.how.deadline is not None and now + delay >= asked.at + action.how.deadline:
-            delay = None
-        failure = describe(error, number)
-        if delay is None:
-            return ev.ActionSettled(asked.ref, action.name, asked.args, ev.NULL, failure, number, began)
-        return ev.ActionAttempted(asked.ref, action.name, asked.args, number, failure, now + delay, began)
-
-    def context(self, running: Running) -> contextvars.Context:
-        context = contextvars.copy_context()
-        asked = running.asked
-        context.run(
-            attempt.set,
-            Attempt(
-                execution=id_of(running.key),
-                tenant=tenant_of(running.key),
-                key=f"{running.key}/{asked.ref}/{running.action.name}",
-                fence=running.fence,
-                number=asked.attempts + 1,
-                progress=None if asked.progress is None else msgspec.json.decode(asked.progress),
-                beat=running.beat,
-                unwanted=running.is_cancelled,
-                client=self._client,
-            ),
-        )
-        return context
+        """Begin one attempt at once; `settled` gets the event of its end, or None when it was cancelled."""
+        return Running(self, whose, fence, asked, settled, progressed)
 
 
 class Running:
-    """An attempt under way."""
+    """An attempt under way; also what the action itself sees of it."""
 
-    __slots__ = ("_loop", "_progressed", "_scope", "_settled", "_silence", "action", "asked", "cancelled", "fence",
-                 "key", "task")  # fmt: skip
+    __slots__ = (
+        "_loop",
+        "_progressed",
+        "_scope",
+        "_settled",
+        "_shared",
+        "action",
+        "asked",
+        "cancelled",
+        "fence",
+        "task",
+        "whose",
+    )
 
     def __init__(
         self,
-        attempts: Attempts,
-        key: str,
+        shared: Attempts,
+        whose: str,
         fence: int,
         asked: Asked,
         settled: Callable[[int, ev.Event | None], None],
         progressed: Callable[[int, Raw], None],
     ) -> None:
-        self.key = key
+        self.whose = whose
         self.fence = fence
         self.asked = asked
         self.action: Action[..., Any] = asked.spec
         self.cancelled = False  # read by threads: a plain attribute is enough
+        self._shared = shared
         self._settled = settled
         self._progressed = progressed
         self._scope: asyncio.Timeout | None = None
-        self._silence = 0.0
         self._loop = asyncio.get_running_loop()
-        self.task = self._loop.create_task(
-            attempts.run(self), name=f"perdure-action {key} {asked.ref}", context=attempts.context(self)
+        context = contextvars.copy_context()
+        context.run(attempt.set, self)
+        self.task: asyncio.Task[None] | None = self._loop.create_task(
+            self._go(), name=self.action.name, context=context
         )
-        self.task.add_done_callback(self._done)
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
-    def is_cancelled(self) -> bool:
+    # What the action sees.
+
+    @property
+    def execution(self) -> str:
+        return id_of(self.whose)
+
+    @property
+    def tenant(self) -> str:
+        return tenant_of(self.whose)
+
+    @property
+    def key(self) -> str:
+        return f"{self.whose}/{self.asked.ref}/{self.action.name}"
+
+    @property
+    def number(self) -> int:
+        return self.asked.attempts + 1
+
+    @property
+    def progress(self) -> Any:
+        return None if self.asked.progress is None else msgspec.json.decode(self.asked.progress)
+
+    @property
+    def client(self) -> Client:
+        return self._shared.client
+
+    def unwanted(self) -> bool:
         return self.cancelled
-
-    def watch(self, scope: asyncio.Timeout, silence: float) -> None:
-        self._scope, self._silence = scope, silence
 
     def beat(self, details: Any) -> None:
         """Called by the action, perhaps from a thread."""
@@ -200,20 +134,104 @@ class Running:
         self._loop.call_soon_threadsafe(self._beat, data)
 
     def _beat(self, details: Raw | None) -> None:
-        if self.task.done():
+        if self.task is None:
             return
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(self._loop.time() + self._silence)
+        silence = self.action.how.heartbeat
+        if self._scope is not None and silence is not None and not self._scope.expired():
+            self._scope.reschedule(self._loop.time() + silence / 1e6)
         if details is not None:
             self._progressed(self.asked.ref, details)
 
-    def _done(self, task: asyncio.Task[ev.Event | None]) -> None:
-        if task.cancelled():
-            self._settled(self.asked.ref, None)
-        elif (error := task.exception()) is not None:  # KeyboardInterrupt, MemoryError: the worker's problem
-            self._settled(self.asked.ref, None)
-            self._loop.call_exception_handler(
-                {"message": f"an action of {self.key} broke its worker", "exception": error}
+    # The attempt itself.
+
+    async def _go(self) -> None:
+        event: ev.Event | None = None
+        try:
+            await self._shared.slots.acquire()
+            try:
+                event = await self._outcome()
+            finally:
+                self._shared.slots.release()
+        finally:
+            self.task = None  # no cycle is left for the garbage collector
+            self._settled(self.asked.ref, event)
+
+    async def _outcome(self) -> ev.Event | None:
+        asked, began = self.asked, self._shared.clock.now()
+        try:
+            result = await self._limited(began)
+            return ev.ActionSettled(
+                asked.ref, self.action.name, asked.args, self._storable(result), None, asked.attempts + 1, began
             )
-        else:
-            self._settled(self.asked.ref, task.result())
+        except asyncio.CancelledError as error:
+            if self.cancelled or (self.task is not None and self.task.cancelling()):
+                return None
+            return self._failed(error, began)  # raised by the action itself
+        except (Exception, SystemExit) as error:
+            return self._failed(error, began)
+
+    async def _limited(self, began: int) -> Any:
+        limit = self._limit(began)
+        if limit is None:
+            return await self._beating()
+        scope = asyncio.timeout(limit / 1e6)
+        try:
+            async with scope:
+                return await self._beating()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise TimeoutError(f"{self.action.name} took longer than {show(limit)}") from None
+
+    async def _beating(self) -> Any:
+        silence = self.action.how.heartbeat
+        if silence is None:
+            return await self._call()
+        self._scope = scope = asyncio.timeout(silence / 1e6)
+        try:
+            async with scope:
+                return await self._call()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise TimeoutError(f"{self.action.name} gave no heartbeat for {show(silence)}") from None
+
+    async def _call(self) -> Any:
+        args, kwargs = self.action.signature.decode(self.asked.args)
+        if self.action.is_async:
+            return await self.action.fn(*args, **kwargs)
+        call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)
+        return await self._loop.run_in_executor(self._shared.executor, call)
+
+    def _limit(self, now: int) -> int | None:
+        """What is left for this attempt, by its own timeout and by the deadline of all."""
+        how = self.action.how
+        if how.deadline is None:
+            return how.timeout
+        left = max(self.asked.at + how.deadline - now, 0)
+        return left if how.timeout is None else min(how.timeout, left)
+
+    def _storable(self, result: Any) -> Raw:
+        returns = self.action.signature.returns
+        data = returns.encode(result)
+        if len(data) > self._shared.payload_bytes:
+            raise LimitReached(
+                f"{self.action.name} returned {len(data):,} bytes, more than {self._shared.payload_bytes:,}: return a"
+                " reference to the data, or raise payload_bytes"
+            )
+        try:
+            returns.decode(data)
+        except InvalidValue as error:
+            raise InvalidValue(f"{self.action.name} returned something else than it declares: {error}") from error
+        return Raw(data)
+
+    def _failed(self, error: BaseException, began: int) -> ev.Event:
+        asked, how, now = self.asked, self.action.how, self._shared.clock.now()
+        number = asked.attempts + 1
+        failure = describe(error, number)
+        delay = None
+        if not isinstance(error, InvalidValue | LimitReached):
+            delay = how.retry.again(number, error, now - asked.at, self.key)
+        if delay is None or (how.deadline is not None and now + delay >= asked.at + how.deadline):
+            return ev.ActionSettled(asked.ref, self.action.name, asked.args, ev.NULL, failure, number, began)
+        return ev.ActionAttempted(asked.ref, self.action.name, asked.args, number, failure, now + delay, began)

@@ -7,6 +7,7 @@ waits; if it lags, a timer is late by that much. A wrong wall clock of the host 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from perdure.ports import Store
 
@@ -16,12 +17,14 @@ class Clock:
         self._store = store
         self._base = 0
         self._since = 0.0
+        self._time: Callable[[], float] = lambda: 0.0
 
     async def sync(self) -> int:
         now = await self._store.now()
-        self._base, self._since = now, asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time
+        self._base, self._since = now, self._time()
         return now
 
     def now(self) -> int:
         """Microseconds since the epoch."""
-        return self._base + int((asyncio.get_running_loop().time() - self._since) * 1e6)
+        return self._base + int((self._time() - self._since) * 1e6)

@@ -113,6 +113,8 @@ class Resident:
             return
         if event is not None:
             self.inputs.append((event, None))
+        elif self.replay is not None and ref in self.replay.actions:
+            self.replay.fresh.append(ref)  # nobody asked to cancel it: begin again
         self.house.ring(self)
 
     def progressed(self, ref: int, details: Raw) -> None:

@@ -83,9 +83,7 @@ class Run(Generic[R_co]):
                         if head.status in ENDED or (head.status == "stuck" and not head.mail):
                             return head.status, head.result, head.waits
                     self._fresh = False
-                    # The news may get lost with its hint; a slow look makes up for it.
-                    await asyncio.wait([news], timeout=self._app.settings.grace)
-                    if news.done() and (end := news.result()) is not None:
+                    if (end := await news) is not None:
                         return end.status, end.result, None
                 finally:
                     self._app.no_news(self.key, news)

@@ -48,7 +48,8 @@ async def serve(
                 ready(worker)
             await _first(signals.first.wait, until)
             running = sum(len(resident.running) for resident in worker.residents.values())
-            log.info("stopping: %d action(s) may finish", running, extra={"worker": worker.me})
+            finishing = f": {running} action(s) may take up to {app.settings.drain:g} s to finish" if running else ""
+            log.info("stopping%s", finishing, extra={"worker": worker.me})
 
     with signals.caught():
         working = asyncio.create_task(work(), name="perdure-serve")
@@ -130,11 +131,13 @@ def run(
     *,
     ready: Callable[[Worker], object] | None = None,
     until: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    leave: Callable[[int], object] | None = None,
 ) -> int:
     """The process of a worker: serve, close, and give the exit code.
 
     A thread cannot be stopped, and code may refuse to be cancelled. What is still running after the drain is given back
-    and will run elsewhere, so this process then ends without waiting for it (and without clean-up at exit).
+    and will run elsewhere, so this process then ends without waiting for it (and without clean-up at exit): `leave` is
+    what ends it.
     """
 
     async def main() -> int:
@@ -142,7 +145,7 @@ def run(
         if code == 0:
             await app.close()
         if code or await _left_over():
-            _leave(code)
+            (leave or exit_now)(code)
         return code
 
     return asyncio.run(main())
@@ -166,7 +169,8 @@ def _busy(thread: threading.Thread) -> bool:
     return frame is not None and frame.f_code.co_name != "_worker"
 
 
-def _leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
+    """End this process whatever is still running in it."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -51,7 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.commands_per_turn, self.steps_per_turn, self.events_per_replay)
+        return Limits(self.commands_per_turn, self.steps_per_turn, self.events_per_replay, self.payload_bytes)
 
     @property
     def queue_names(self) -> list[str]:

@@ -62,6 +62,7 @@ class Worker:
         self._mailbell = asyncio.Event()
         self._room = asyncio.Event()
         self._nudge = asyncio.Event()
+        self._occupied = asyncio.Event()
         self._calm = asyncio.Event()
         self._flying = False
         self._next_look: int = 0
@@ -87,8 +88,8 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while any(resident.running for resident in self.residents.values()):
-                    running = [r.task for resident in self.residents.values() for r in resident.running.values()]
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    tasks = [r.task for resident in self.residents.values() for r in resident.running.values()]
+                    await asyncio.wait(filter(None, tasks), return_when=asyncio.FIRST_COMPLETED)
         self._ring_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
@@ -113,7 +114,7 @@ class Worker:
                 await self._stream.publish([Hint(resident.key, resident.workflow.queue) for resident in left])
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a loop; when the store fails, say so, wait a little longer each time, go on."""
+        """Run a loop; when something fails, say so, wait a little longer each time, go on."""
         pause = 0.05
         while True:
             try:
@@ -121,8 +122,12 @@ class Worker:
                 pause = 0.05
             except StoreError as error:
                 log.warning("%s; trying again in %.2g s", error, pause)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
+            except Exception:
+                log.exception("%s broke; trying again in %.2g s", loop.__name__, pause)
+            else:
+                continue
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
 
     # What residents call.
 
@@ -216,6 +221,7 @@ class Worker:
             resident.poison(held.lapses, now)
         resident.lease_until = sent + self.settings.lease * 0.9
         self.residents[held.key] = resident
+        self._occupied.set()
         self.ring(resident)
 
     # The committer.
@@ -257,7 +263,7 @@ class Worker:
                     log.warning("%s: the lease ran out before it could be renewed; giving it up", key)
                     self._evict(resident)
                     continue
-                commit = resident.prepare(now)
+                commit = self._prepare(resident, now)
                 if commit is None:
                     resident.launch(now)
                 else:
@@ -267,6 +273,15 @@ class Worker:
         if not self._ready:
             self._bell.clear()
         return batch, commits
+
+    def _prepare(self, resident: Resident, now: int) -> Commit | None:
+        """A mistake of the engine's own concerns one execution: it waits for a person, the others go on."""
+        try:
+            return resident.prepare(now)
+        except Exception as error:
+            log.exception("%s broke the engine", resident.key)
+            resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
+            return resident.prepare(now)
 
     async def _settle(self, batch: list[Resident], commits: list[Commit], outcomes: Sequence[Outcome]) -> None:
         now = self._clock.now()
@@ -323,7 +338,7 @@ class Worker:
             self._leave(resident)
             self._keep(resident)
             if park.status == "stuck":
-                log.error("%s is stuck: %s", resident.key, resident.stuck and resident.stuck.reason)
+                log.warning("%s is stuck: %s", resident.key, resident.stuck and resident.stuck.reason)
                 self._ended(resident.key, None)
             if park.due is not None:
                 self._look_at(park.due)
@@ -429,6 +444,9 @@ class Worker:
     # Leases.
 
     async def _renew(self) -> None:
+        if not self.residents:  # an idle worker sleeps
+            self._occupied.clear()
+            await self._occupied.wait()
         await asyncio.sleep(self.settings.lease / 3)
         holds = [(resident.key, resident.token) for resident in self.residents.values()]
         if not holds:

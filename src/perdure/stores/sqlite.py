@@ -478,7 +478,7 @@ class _Transaction:
             key,
         )
         if not refused:
-            self._changed("update wakes set holder = null, lapses = 0, hints = 0, due = ? where key = ?", park.due, key)
+            self._changed("update wakes set holder = null, lapses = 0, due = ? where key = ?", park.due, key)
 
     def _end(self, key: str, end: End) -> None:
         self._changed(

@@ -123,7 +123,11 @@ class _Line:
         if not hasattr(socket, "AF_UNIX") or not hasattr(os, "geteuid"):
             return None
         try:
-            return cls(_private_directory(path), me)
+            try:
+                return cls(_private_directory(path), me)
+            except FileNotFoundError:
+                # The last one to leave has just removed the directory.
+                return cls(_private_directory(path), me)
         except OSError as error:
             log.warning("hints for %s stay inside this process, others see its work a little later: %s", path, error)
             return None
@@ -132,6 +136,7 @@ class _Line:
         self.socket.close()
         with suppress(OSError):
             self._place.unlink()
+            self._directory.rmdir()  # if nobody else is there
 
     def send(self, hints: Sequence[Hint], worker: str) -> None:
         for datagram in _datagrams(hints):

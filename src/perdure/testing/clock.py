@@ -167,7 +167,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _promote(self) -> None:
         """Timers that are due become ready here and not in asyncio's round, so that they are shuffled as well."""
         end = self.time() + self._clock_resolution
-        while self._scheduled and (self._scheduled[0]._cancelled or self._scheduled[0]._when < end):
+        while self._scheduled and (self._scheduled[0]._cancelled or self._scheduled[0]._when <= end):
             handle = heapq.heappop(self._scheduled)
             handle._scheduled = False
             if handle._cancelled:

@@ -951,6 +951,18 @@ class _Waking(_StoreTests):
         assert sorted(key for part in found for key in part) == keys
 
     @scenario
+    async def test_the_limit_of_a_claim_counts_mail_too(self, store: Store) -> None:
+        quiet = [f"acme/{number}" for number in range(3)]
+        for key in quiet:
+            await (await begun(store, key)).park()
+        await store.start([begin(key) for key in (ONE, TWO, THREE)], GRACE)
+        await accepted(store, *(letter(key=key) for key in quiet))
+        self.advance(3)
+        found = [await claimed(store, limit=4) for _ in range(2)]
+        assert [len(part) for part in found] == [4, 2]
+        assert sorted(key for part in found for key in part) == sorted([*quiet, ONE, TWO, THREE])
+
+    @scenario
     async def test_a_claim_keeps_to_its_queues(self, store: Store) -> None:
         await store.start([begin(ONE, queue="slow"), begin(TWO)], GRACE)
         self.advance(3)

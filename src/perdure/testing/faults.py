@@ -1,8 +1,8 @@
 """Faults: a simulated process, and gates around its store and stream through which everything it does must pass.
 
 Rules kept here:
-- A kill is a gate that never returns, together with an owner whose callbacks never run again. Nothing is cancelled: that
-  would run clean-up code and give back leases, which a dead process cannot do.
+- A kill is a gate that never returns, together with an owner whose callbacks never run again. Nothing is cancelled:
+  that would run clean-up code and give back leases, which a dead process cannot do.
 - A stop is a gate that waits, and an owner whose callbacks wait; the rest of the world goes on.
 - A call can fail before it takes effect (StoreUnavailable), or after it, or take effect later than its error is seen
   (OutcomeUnknown). Nothing ever takes half an effect: that is the store's own promise.
@@ -39,7 +39,7 @@ class Process(Owner):
         super().__init__(name)
         self.killed = False
         self.buried = False
-        self.on_kill: list[Callable[[], None]] = []
+        self.on_kill: list[Callable[[], object]] = []
         self._going = asyncio.Event()
         self._going.set()
 
@@ -80,11 +80,13 @@ class Process(Owner):
     async def bury(self) -> None:
         """After the test: take what is left of a killed process out of memory. Only now may its clean-up run."""
         self.killed = self.buried = True
-        while self.tasks:
-            tasks = list(self.tasks)
+        for _ in range(100):  # clean-up may make new tasks, but not for ever
+            tasks = [task for task in self.tasks if not task.done()]
             for task in tasks:
                 task.cancel()
             self._freeze(False)
+            if not tasks:
+                return
             await asyncio.wait(tasks, timeout=1)
 
     def _freeze(self, frozen: bool) -> None:
@@ -113,6 +115,7 @@ class Faults(Protocol):
 
     def hint(self, hint: Hint) -> Sequence[float]:
         """When copies of it arrive, in seconds from now: `[0.0]` is as it should be, `[]` is lost."""
+        ...
 
 
 class NoFaults:

@@ -1,0 +1,246 @@
+"""Commands that treat logs as material: copy them out and in, and replay them against other code.
+
+`replay --check` is the gate before a deploy. It changes nothing: the code at hand is driven by the log of each open
+execution, in memory, and must ask for the same commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Struct
+from typer import Argument, Option
+
+from perdure.cli import loading
+from perdure.cli.command import AppOption, Call, Module, RunId, command
+from perdure.cli.display import head_data, status_text, styled
+from perdure.core import copies, events as ev
+from perdure.core.commands import Limits, command_of
+from perdure.core.loop import turns
+from perdure.core.records import Head, Row, ShownStatus, id_of
+from perdure.core.replay import Replay
+from perdure.errors import PerdureError, UsageError
+from perdure.flows.registry import registry
+from perdure.runtime.app import Perdure
+from perdure.runtime.run import Run
+
+PANEL = "Logs"
+_OPEN: tuple[ShownStatus, ...] = ("running", "waiting", "paused", "stuck")
+_RESTARTED = ev.NUMBERS[ev.Restarted]
+_STYLES = {"fits": "green", "mended": "green", "stuck": "yellow", "diverges": "red", "missing": "magenta"}
+
+Answer = Literal["fits", "mended", "stuck", "diverges", "missing"]
+
+
+class Finding(Struct, frozen=True):
+    """What a replay of one execution showed.
+
+    fits; mended: it was stuck and would go on; stuck: it is and would stay so; diverges; missing: no such definition.
+    """
+
+    id: str
+    definition: str
+    status: str
+    version: int
+    answer: Answer
+    reason: str = ""
+
+
+@command("replay", PANEL)
+async def replay(
+    call: Call,
+    module: Module,
+    ids: Annotated[list[str] | None, Argument(metavar="ID", help="Only these; all open ones unless given.")] = None,
+    check: Annotated[bool, Option("--check", help="Exit with 1 if one diverges or is missing.")] = False,
+    workflow: Annotated[str | None, Option("--workflow", help="Only those of this workflow.")] = None,
+    missing_ok: Annotated[bool, Option("--missing-ok", help="Definitions may be in another module.")] = False,
+) -> int:
+    """Tell which executions would diverge under this code.
+
+    The gate before a deploy: every open execution is replayed against the code at hand. Nothing is changed.
+
+    Example: perdure replay shop.py --check
+    """
+    findings: list[Finding] = []
+    async with call.client(module) as client:
+        loading.registered(module)
+        for known in registry.workflows():
+            known.check()
+        heads = await _chosen(client, ids or (), workflow)
+        with _progress(call, len(heads)) as advance:
+            for head in heads:
+                findings.append(await _replayed(client, head))
+                advance()
+    bad = [one for one in findings if one.answer == "diverges" or (one.answer == "missing" and not missing_ok)]
+    if call.show.json:
+        counts = Counter(one.answer for one in findings)
+        call.show.data({"ok": not bad, "replayed": len(findings), "counts": counts, "findings": findings})
+    else:
+        _report(call, findings)
+    return 1 if bad and check else 0
+
+
+async def _chosen(client: Perdure, ids: Sequence[str], workflow: str | None) -> list[Head]:
+    if ids:
+        return [await client.get(id).head() for id in ids]
+    return [head async for head in _open(client, workflow)]
+
+
+async def _open(client: Perdure, workflow: str | None) -> AsyncIterator[Head]:
+    """Every execution that has not ended. One that moves between two statuses meanwhile is seen once."""
+    seen: set[str] = set()
+    for status in _OPEN:
+        cursor: str | None = None
+        while True:
+            page = await client.find(status=status, workflow=workflow, limit=500, cursor=cursor)
+            for head in page.heads:
+                if head.key not in seen:
+                    seen.add(head.key)
+                    yield head
+            cursor = page.next
+            if cursor is None:
+                break
+
+
+async def _replayed(client: Perdure, head: Head) -> Finding:
+    definition = registry.find(head.definition)
+    place = (id_of(head.key), head.definition, head.shown, head.version)
+    if definition is None:
+        return Finding(*place, "missing", f"the code has no {head.definition}")
+    rows = await _since_restart(client.get(id_of(head.key)))
+    fault = differs(head.key, definition, rows, client.settings.limits)
+    if head.status == "stuck":
+        return Finding(*place, "mended" if fault is None else "stuck", fault or "")
+    return Finding(*place, "fits" if fault is None else "diverges", fault or "")
+
+
+async def _since_restart(run: Run[Any]) -> list[Row]:
+    """The rows that a worker would replay: from the newest Restarted on."""
+    rows: list[Row] = []
+    async for row in run.rows():
+        if row.type % 1000 == _RESTARTED:
+            rows.clear()
+        rows.append(row)
+    return rows
+
+
+def differs(key: str, definition: Any, rows: Sequence[Row], limits: Limits) -> str | None:
+    """Why the code does not fit this log, or None."""
+    replay = Replay(key, definition, limits)
+    with turns():
+        try:
+            replay.load(rows)
+            return _unreached(replay, rows)
+        except PerdureError as fault:
+            return str(fault).removeprefix(f"{key}: ")
+        finally:
+            replay.evict()
+
+
+def _unreached(replay: Replay, rows: Sequence[Row]) -> str | None:
+    """The first command of the log that the code never comes to, because it ends before."""
+    for row in rows:
+        event = ev.read(row)
+        ref = getattr(event, "ref", 0)
+        if ref > replay.loop.ref and not isinstance(event, ev.Restarted):
+            kind, name, _ = command_of(event)
+            return (
+                f"version {row.version} of the log records {kind} {name}".rstrip()
+                + f" as command {ref}, but the code ends before it"
+            )
+    return None
+
+
+def _report(call: Call, findings: Sequence[Finding]) -> None:
+    for one in findings:
+        if one.answer != "fits":
+            place = (f"  {one.definition}  {one.status} at version {one.version}", "dim")
+            call.show.print(styled((f"{one.answer}  ", _STYLES[one.answer]), (one.id, "bold"), place))
+            if one.reason:
+                call.show.print(styled(f"  {one.reason}"), soft_wrap=True)
+    counts = Counter(one.answer for one in findings)
+    parts: list[str | tuple[str, str]] = [f"{len(findings):,} replayed"]
+    for answer, count in counts.most_common():
+        parts += [", ", (f"{count:,} {answer}", _STYLES[answer])]
+    call.show.print(styled(*parts))
+
+
+@contextmanager
+def _progress(call: Call, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr for work that takes a while; nothing where nobody looks."""
+    if call.show.json or total < 50 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("replaying", total=total)
+        yield lambda: bar.advance(task)
+
+
+@command("export", PANEL)
+async def export(
+    call: Call,
+    id: RunId,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Not to stdout but there.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Write the log of an execution as JSON.
+
+    Example: perdure export order-42 -o order-42.json
+    """
+    async with call.client(app) as client:
+        run = client.get(id)
+        head = await run.head()
+        rows = [row async for row in run.rows()]
+    document = copies.export(head.key, head.queue, rows)
+    if output is None:
+        call.show.data(document)
+        return
+    try:
+        output.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1))
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+    if call.show.json:
+        call.show.data({"id": id, "file": str(output), "events": len(rows)})
+    else:
+        call.show.print(styled(f"{len(rows):,} events of ", (id, "bold"), f" in {output}"))
+
+
+@command("import", PANEL)
+async def import_(
+    call: Call,
+    file: Annotated[Path, Argument(metavar="FILE", help="An exported log; - for stdin.", show_default=False)],
+    new: Annotated[str | None, Option("--id", metavar="NEW", help="Another id than it had.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Make an execution of an exported log.
+
+    One that had ended stays ended; any other goes on.
+
+    Example: perdure import order-42.json --id order-42-copy
+    """
+    try:
+        text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        document: Any = msgspec.json.decode(text)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{file} is not JSON: {error}") from error
+    queue, rows = copies.restore(document)
+    async with call.client(app, create=True) as client:
+        run = await client.adopt(rows, new or id_of(str(document["key"])), queue)
+        head = await run.head()
+        if call.show.json:
+            call.show.data(head_data(head))
+        else:
+            call.show.print(
+                styled(f"{len(rows):,} events are now ", (run.id, "bold"), ", which is ") + status_text(head.shown)
+            )

@@ -1,0 +1,279 @@
+"""Commands that begin executions, find them, and change their course.
+
+What changes an execution is mail: accepted means durable, and whoever holds the execution folds it in. These commands
+then look for a moment whether somebody did, and say so if not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from perdure.cli import values
+from perdure.cli.command import AppOption, Call, Module, RunId, command
+from perdure.cli.display import add_row, ago, doing, head_data, plain, status_text, styled, table
+from perdure.core.records import Head, ShownStatus, id_of
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
+from perdure.runtime.app import Perdure
+from perdure.runtime.run import Run
+
+RUNS, COURSE = "Executions", "Change their course"
+#: How long to look whether a worker takes up what was accepted.
+PATIENCE = 1.0
+
+Reason = Annotated[str, Option("--reason", help="Kept in the log.", show_default=False)]
+
+
+@command("start", RUNS)
+async def start(
+    call: Call,
+    module: Module,
+    workflow: Annotated[str, Argument(metavar="WORKFLOW", help="The workflow's name.", show_default=False)],
+    args: Annotated[list[str] | None, Argument(metavar="ARGS", help="Its arguments, each in JSON.")] = None,
+    input: Annotated[str | None, Option("--input", metavar="JSON", help="All arguments as one JSON list.")] = None,
+    id: Annotated[str | None, Option("--id", help="The execution's id; the same id starts it once.")] = None,
+    version: Annotated[int | None, Option("--version", help="Of the workflow; the newest unless given.")] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait for the result; 1 if it does not succeed.")] = False,
+) -> int:
+    """Start an execution.
+
+    Example: perdure start shop.py fulfil '{"item": "tea"}' --id order-42 --wait
+    """
+    given = values.json_list(input) if input is not None else []
+    given += [values.json_value(text, "an argument") for text in args or ()]
+    async with call.client(module, create=True) as client:
+        run = await client.start_by_name(workflow, given, version=version, id=id)
+        if wait:
+            return await _wait(call, client, run)
+        if call.show.json:
+            call.show.data(head_data(await run.head()))
+        else:
+            call.show.print(styled("started ", (run.id, "bold")))
+    return 0
+
+
+async def _wait(call: Call, client: Perdure, run: Run[Any]) -> int:
+    watching = asyncio.create_task(_note_if_idle(call, client, run))
+    try:
+        await run.result()
+        code = 0
+    except (ExecutionFailed, ExecutionCancelled, ExecutionStuck) as error:
+        code = 1
+        if not call.show.json:
+            call.show.error(str(error))
+    finally:
+        watching.cancel()
+    head = await run.head()
+    if call.show.json:
+        call.show.data(head_data(head))
+    elif code == 0:
+        call.show.print(styled((head.result or b"null").decode()))
+    return code
+
+
+async def _note_if_idle(call: Call, client: Perdure, run: Run[Any]) -> None:
+    await asyncio.sleep(client.settings.grace + PATIENCE)
+    head = await run.head()
+    if head.version == 1 and head.holder is None:
+        call.show.note(f"no worker has begun {run.id} yet; {_needs(head)}")
+
+
+@command("send", RUNS)
+async def send(
+    call: Call,
+    id: RunId,
+    name: Annotated[str, Argument(metavar="NAME", help="The event's name.", show_default=False)],
+    payload: Annotated[str, Argument(metavar="PAYLOAD", help="In JSON.", show_default=False)] = "null",
+    event: Annotated[str | None, Option("--id", metavar="EVENT", help="The same id twice is one event.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Send an event to an execution.
+
+    Accepted means durable: it is applied exactly once.
+
+    Example: perdure send order-42 packed '{"tracking": "X1"}'
+    """
+    value = values.json_value(payload, "the payload")
+    async with call.client(app) as client:
+        event_id = await client.send(id, name, value, event_id=event, by=_user())
+        if call.show.json:
+            call.show.data({"id": id, "event": event_id, "name": name, "accepted": True})
+        else:
+            call.show.print(styled("accepted ", (name, "bold"), (f"  event {event_id}", "dim")))
+
+
+@command("list", RUNS)
+async def find(
+    call: Call,
+    status: Annotated[ShownStatus | None, Option("--status", help="Only those that are …")] = None,
+    workflow: Annotated[str | None, Option("--workflow", help="Only those of this workflow.")] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME", help="Started since: 2h, or a time.")] = None,
+    field: Annotated[list[str] | None, Option("--field", metavar="K=V", help="Published field; repeatable.")] = None,
+    limit: Annotated[int, Option("--limit", min=1, max=1000, help="How many.")] = 50,
+    cursor: Annotated[str | None, Option("--cursor", help="Go on after the page that gave it.")] = None,
+    app: AppOption = None,
+) -> None:
+    """List executions, newest first.
+
+    Example: perdure list --status waiting --field customer=ada --since 2h
+    """
+    after = values.since(since) if since is not None else None
+    wanted = values.fields(field or ())
+    async with call.client(app) as client:
+        page = await client.find(status=status, workflow=workflow, after=after, limit=limit, cursor=cursor, **wanted)
+        if call.show.json:
+            call.show.data({"executions": [head_data(head) for head in page.heads], "next": page.next})
+            return
+        if not page.heads:
+            call.show.note("no execution found")
+            return
+        now = client.clock.now()
+        rows = table("id", "workflow", "status", "started", "what", flexible="what")
+        for head in page.heads:
+            add_row(
+                rows,
+                styled((id_of(head.key), "bold")),
+                styled(head.definition),
+                status_text(head.shown),
+                styled((ago(head.started_at, now), "dim")),
+                styled(doing(head, now)),
+            )
+        call.show.print(rows)
+        if page.next:
+            call.show.note(f"there are more: --cursor {page.next}")
+
+
+@command("pause", COURSE)
+async def pause(
+    call: Call,
+    id: RunId,
+    until: Annotated[str | None, Option("--until", metavar="TIME", help="Resume by itself: a time or +2h.")] = None,
+    reason: Reason = "",
+    app: AppOption = None,
+) -> None:
+    """Hold an execution: no more actions start.
+
+    Those that run may finish and are recorded. A pause survives restarts.
+
+    Example: perdure pause order-42 --until +2h --reason "the bank is down"
+    """
+    at = values.moment(until) if until is not None else None
+    async with call.client(app) as client:
+        run = client.get(id)
+        await run.pause(until=at, reason=reason, by=_user())
+        await _accepted(call, run, "pause")
+
+
+@command("resume", COURSE)
+async def resume(
+    call: Call,
+    id: RunId,
+    at: Annotated[str | None, Option("--at", metavar="TIME", help="Not now but then: a time or +30m.")] = None,
+    reason: Reason = "",
+    app: AppOption = None,
+) -> None:
+    """Go on after a pause.
+
+    Example: perdure resume order-42 --at +30m
+    """
+    then = values.moment(at) if at is not None else None
+    async with call.client(app) as client:
+        run = client.get(id)
+        before = await run.head()
+        await run.resume(at=then, reason=reason, by=_user())
+        if before.status != "paused" and not before.mail:
+            call.show.note(f"{id} was {before.shown}, not paused: there is nothing to resume")
+        await _accepted(call, run, "resume")
+
+
+@command("cancel", COURSE)
+async def cancel(
+    call: Call,
+    id: RunId,
+    reason: Reason = "",
+    now: Annotated[bool, Option("--now", help="Without clean-up and undos.")] = False,
+    timeout: Annotated[str | None, Option("--timeout", help="How long clean-up and undos may take.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Ask an execution to stop; its clean-up and undos run first.
+
+    Example: perdure cancel order-42 --reason "out of stock" --timeout 1m
+    """
+    async with call.client(app) as client:
+        run = client.get(id)
+        await run.cancel(reason, timeout=timeout, now=now, by=_user())
+        await _accepted(call, run, "cancel")
+
+
+@command("retry", COURSE)
+async def retry(call: Call, id: RunId, reason: Reason = "", app: AppOption = None) -> None:
+    """Try again from where it failed.
+
+    A stuck execution goes on itself; one that has failed or was cancelled does so as a new execution.
+
+    Example: perdure retry order-42
+    """
+    async with call.client(app) as client:
+        run = client.get(id)
+        again = await run.retry(reason=reason, by=_user())
+        await _accepted(call, again, "retry", origin=id)
+
+
+@command("fork", COURSE)
+async def fork(
+    call: Call,
+    id: RunId,
+    at: Annotated[int | None, Option("--at", metavar="N", help="The last version to keep; all unless given.")] = None,
+    edit: Annotated[
+        list[str] | None, Option("--edit", metavar="VERSION=JSON", help="Another result, payload or input; repeatable.")
+    ] = None,
+    new: Annotated[str | None, Option("--id", metavar="NEW", help="The new execution's id.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Start a new execution from a prefix of the log of another.
+
+    Example: perdure fork order-42 --at 7 --edit 5='{"paid": true}'
+    """
+    changes = values.edits(edit or ())
+    async with call.client(app) as client:
+        forked = await client.get(id).fork(at=at, edit=changes, id=new, by=_user())
+        await _accepted(call, forked, "fork", origin=id)
+
+
+async def _accepted(call: Call, run: Run[Any], what: str, origin: str = "") -> None:
+    """Say what was accepted and, after a moment, what became of it."""
+    head, taken = await _taken(run)
+    if call.show.json:
+        answer = {"id": run.id, "accepted": what, "taken": taken, "status": head.shown}
+        call.show.data(answer | {"from": origin} if origin and origin != run.id else answer)
+        return
+    source = f" of {origin}" if origin and origin != run.id else ""
+    call.show.print(styled(f"{what}{source} accepted: ", (run.id, "bold"), " is ") + status_text(head.shown))
+    if not taken:
+        call.show.note(f"no worker has taken it up yet; {_needs(head)}")
+
+
+async def _taken(run: Run[Any]) -> tuple[Head, bool]:
+    """The head once no mail waits and somebody has begun it, or after a moment of patience."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while True:
+        head = await run.head()
+        idle = head.mail or (head.status == "open" and head.holder is None and head.waits is None)
+        if not idle or loop.time() > deadline:
+            return head, not idle
+        await asyncio.sleep(0.03)
+
+
+def _needs(head: Head) -> str:
+    return plain(f"it needs one that serves queue {head.queue!r} and has {head.definition}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""

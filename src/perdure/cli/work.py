@@ -1,0 +1,180 @@
+"""Commands that run code, and those that tell what code there is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from typer import Option
+
+from perdure.cli import loading
+from perdure.cli.command import Call, Module, command
+from perdure.cli.display import add_row, compact, styled, table
+from perdure.core.durations import show as span
+from perdure.flows.action import Action
+from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
+
+WORK, CODE = "Work", "Code"
+
+
+@command("worker", WORK)
+def worker(
+    call: Call,
+    module: Module,
+    queues: Annotated[str | None, Option("--queues", metavar="A,B", help="The queues to serve.")] = None,
+    concurrency: Annotated[int | None, Option("--concurrency", min=1, help="Actions at once.")] = None,
+    all_logs: Annotated[bool, Option("--all-logs", help="Log also what other libraries and your code say.")] = False,
+) -> int:
+    """Run a worker until SIGTERM or Ctrl-C.
+
+    It then finishes what runs, gives back what it holds, and ends with 0. A second signal ends it at once, with 128 +
+    the signal's number. Logs go to stderr.
+
+    Example: perdure worker shop.py --queues default,mail --concurrency 50
+    """
+    from perdure.runtime import service, telemetry
+    from perdure.runtime.worker import Worker
+
+    # Only what is given on the command line goes above the module's own settings.
+    log_format = "json" if call.show.json else None
+    app = call.application(module, queues=queues, concurrency=concurrency, log_format=log_format)
+    loading.registered(module)
+    telemetry.configure(app.settings, root=all_logs)
+
+    def ready(one: Worker) -> None:
+        names = sorted(registry.definitions())
+        if call.show.json:
+            call.show.line({"event": "ready", "worker": one.me, "queues": app.settings.queue_names, "workflows": names})
+        else:
+            call.show.print(
+                styled("ready: ", (one.me, "bold"), f" serves {app.settings.queues} with {', '.join(names)}")
+            )
+
+    def stopped(code: int) -> None:
+        if call.show.json:
+            call.show.line({"event": "stopped", "code": code})
+
+    def leave(code: int) -> None:
+        stopped(code)
+        service.exit_now(code)
+
+    code = service.run(app, app.settings.queue_names, ready=ready, leave=leave)
+    stopped(code)
+    return code
+
+
+@command("dev", WORK)
+def dev(call: Call, module: Module) -> int:
+    """Run a worker beside the editor.
+
+    Shows what happens, reloads when the code changes, and replays after every turn, so that code which would not
+    survive a crash is found at once.
+
+    Example: perdure dev shop.py
+    """
+    from perdure.cli import dev as development
+
+    return development.run(call, module)
+
+
+@command("workflows", CODE)
+def workflows(call: Call, module: Module) -> None:
+    """List the workflows of a module.
+
+    With --json also the schemas of input, result and events.
+
+    Example: perdure workflows shop.py --json
+    """
+    loading.load(module)
+    loading.registered(module)
+    known = [one for one in registry.workflows() if not one.name.startswith("perdure.")]
+    if call.show.json:
+        call.show.data([_workflow_data(one) for one in known])
+        return
+    lines = table("workflow", "takes", "gives", "queue", "events", "about", flexible="about")
+    for one in known:
+        add_row(
+            lines,
+            styled((one.definition, "bold")),
+            styled(_parameters(one)),
+            styled(_kind(one.signature.returns.schema())),
+            styled(one.queue),
+            styled(", ".join(one.events)),
+            styled(_first_line(one.description)),
+        )
+    call.show.print(lines)
+
+
+@command("actions", CODE)
+def actions(call: Call, module: Module) -> None:
+    """List the actions of a module.
+
+    With --json also the schemas of parameters and results.
+
+    Example: perdure actions shop.py --json
+    """
+    loading.load(module)
+    known = [one for one in registry.actions() if not one.name.startswith("perdure.")]
+    if call.show.json:
+        call.show.data([one.schema() for one in known])
+        return
+    if not known:
+        call.show.note(f"{module} registers no action")
+        return
+    lines = table("action", "takes", "gives", "tries", "limits", "undo", "about", flexible="about")
+    for one in known:
+        add_row(
+            lines,
+            styled((one.name, "bold")),
+            styled(_parameters(one)),
+            styled(_kind(one.signature.returns.schema())),
+            styled("1, at most once" if one.how.at_most_once else str(one.how.retry.attempts or "unlimited")),
+            styled(_limits(one)),
+            styled(one.compensation.name if one.compensation else ""),
+            styled(_first_line(one.description)),
+        )
+    call.show.print(lines)
+
+
+def _workflow_data(one: Workflow[..., Any]) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "version": one.version,
+        "description": one.description,
+        "queue": one.queue,
+        "parameters": one.signature.schema(),
+        "result": one.signature.returns.schema(),
+        "events": {name: codec.schema() for name, codec in one.events.items()},
+    }
+
+
+def _limits(one: Action[..., Any]) -> str:
+    limits = {"timeout": one.how.timeout, "deadline": one.how.deadline, "heartbeat": one.how.heartbeat}
+    return ", ".join(f"{name} {span(value)}" for name, value in limits.items() if value)
+
+
+def _parameters(one: Action[..., Any] | Workflow[..., Any]) -> str:
+    schema = one.signature.schema()
+    required = schema.get("required", [])
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_kind(kind)}" for name, kind in schema.get("properties", {}).items()
+    )
+
+
+def _kind(schema: Any) -> str:
+    """A schema in a word: what JSON it is, or the name of the type."""
+    if not isinstance(schema, dict) or not schema:
+        return "any"
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " | ".join(_kind(one) for one in schema["anyOf"])
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return f"[{_kind(schema['items'])}]"
+    if "title" in schema:
+        return str(schema["title"])
+    return str(schema.get("type") or compact(schema, 40))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

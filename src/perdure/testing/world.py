@@ -1,0 +1,346 @@
+"""`World`: a store, a stream, a client and workers in one test, in virtual time.
+
+    async def test_an_order_is_fulfilled(world):
+        run = await world.start(fulfil, order)
+        await run.send("packed", Packed("T-1"))
+        assert await run.result() == "T-1"          # thirty days of sleep take a millisecond
+
+Rules kept here: a worker is a simulated process of its own, so a crash takes nothing with it but its memory; every turn
+is replayed at once, so nondeterminism shows in the test and not in production; a test that waits for what will never
+come fails with the reason instead of hanging; when the world ends, nothing of it is left in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
+
+from perdure.core import view
+from perdure.core.durations import Duration, seconds
+from perdure.core.records import ENDED, Commit, End, Head, Query, Row, id_of, tenant_of
+from perdure.errors import UsageError
+from perdure.flows.registry import registry
+from perdure.ports import Store
+from perdure.runtime.app import Perdure
+from perdure.runtime.run import Run
+from perdure.runtime.settings import Settings, load
+from perdure.stores.memory import MemoryStore
+from perdure.streams.memory import Hub
+from perdure.testing.checks import check_head, check_replay
+from perdure.testing.clock import EPOCH, Deadlock, owner, virtual_loop
+from perdure.testing.crashes import CrashReport, crash_everywhere
+from perdure.testing.faults import CrashPoints, Faults, Process
+from perdure.testing.invariants import check_log
+from perdure.testing.machine import NEVER, Client, Machine
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_log = logging.getLogger("perdure")
+
+#: How a test makes the world's store: it is given the virtual clock.
+MakeStore: TypeAlias = Callable[[Callable[[], int]], Store]
+
+#: Jumps of the clock without anything being written, after which a test is called off.
+JUMPS = 250_000
+#: Only before a jump of so many microseconds does the world ask whether anything can still happen.
+LONG = 30_000_000
+#: What suits a test: every turn is replayed, and workers without work look up once an hour.
+SETTINGS = {"replay_always": True, "probe_idle": "1h"}
+
+
+class World:
+    """Everything that a workflow needs to run, for the length of a test.
+
+    >>> from perdure import action, workflow
+    >>> from perdure.testing import World, run
+    >>> @action(retries=3)
+    ... async def charge(amount: int) -> str:
+    ...     return f"charged {amount}"
+    >>> @workflow
+    ... async def pay_later(amount: int) -> str:
+    ...     await asyncio.sleep(30 * 24 * 3600)
+    ...     return await charge(amount)
+    >>> async def test() -> None:
+    ...     async with World() as world:
+    ...         paying = await world.start(pay_later, 7)
+    ...         await world.advance("29d")
+    ...         print(await paying.status())
+    ...         await world.crash()
+    ...         print(await paying.result(), world.now().date())
+    >>> run(test())
+    waiting
+    charged 7 2030-01-31
+
+    Keyword arguments are settings: `World(workers=2, lease="5s")`.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 1,
+        store: MakeStore = MemoryStore,
+        faults: Callable[[str], Faults | None] = lambda name: None,
+        **settings: Any,
+    ) -> None:
+        self._options: dict[str, Any] = {"store": store, **settings}
+        self._count = workers
+        self._faults = faults
+        self.settings = _settings(settings)
+        self.store: Store = store(self.micros)
+        self.hub = Hub()
+        self.machines: list[Machine] = []
+        #: How often each action was really run, by its key.
+        self.attempts: Counter[str] = Counter()
+        self._zero = 0
+        self._ids = 0
+        self._jumps = 0
+        self._ends: dict[str, list[asyncio.Future[End | None]]] = {}
+        self._problems: list[BaseException] = []
+        self._errors = _Errors(self._problems)
+        self._open = False
+
+    # Life.
+
+    async def __aenter__(self) -> World:
+        if self._open:
+            raise UsageError("this world is open already")
+        self._loop = virtual_loop("World")
+        self._zero = self._loop.now()
+        self._open = True
+        self._loop.set_exception_handler(self._problem)
+        self._loop.watch(self._before_jump)
+        _log.addHandler(self._errors)
+        self.app: Perdure = self.client()
+        await self.app.open()
+        for _ in range(self._count):
+            self.add_worker()
+        await self._loop.settled()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._loop.unwatch(self._before_jump)
+        try:
+            for machine in self.machines:
+                if error is None:
+                    await machine.shut_down()
+                await machine.bury()
+            await self.app.close()
+        finally:
+            self._open = False
+            self._loop.set_exception_handler(None)
+            _log.removeHandler(self._errors)
+        if error is None and self._problems:
+            raise self._problems[0]
+
+    # What a test does.
+
+    async def start(
+        self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None
+    ) -> Run[R]:
+        """Start an execution, as `app.start` does."""
+        return await self.app.start(workflow, *args, id=id)
+
+    async def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
+        """Start an execution and wait for its result."""
+        return await (await self.start(workflow, *args, id=id)).result()
+
+    async def advance(self, duration: Duration) -> None:
+        """Let time pass, and everything happen that happens in it."""
+        await asyncio.sleep(seconds(duration))
+        await self._loop.settled()
+
+    async def settle(self) -> None:
+        """Let everything happen that can happen without time passing."""
+        await self._loop.settled()
+
+    def now(self) -> datetime:
+        """The time in this world; every world begins on the first of January 2030."""
+        return datetime.fromtimestamp(self.micros() / 1e6, UTC)
+
+    async def log(self, run: Run[Any] | str) -> list[view.Entry]:
+        """The log of an execution, readable."""
+        return await (self.app.get(run) if isinstance(run, str) else run).log()
+
+    # Workers.
+
+    @property
+    def workers(self) -> list[Machine]:
+        """The workers that live."""
+        return [machine for machine in self.machines if not machine.process.killed]
+
+    def add_worker(self, points: CrashPoints | None = None) -> Machine:
+        """Start one more worker."""
+        name = f"worker-{len(self.machines) + 1}"
+        machine = Machine(self, name, self._faults(name), points)
+        self.machines.append(machine)
+        return machine
+
+    async def crash(self, worker: Machine | None = None) -> None:
+        """Let a worker die as by SIGKILL, and another one start.
+
+        What it held is taken over when its lease is over; `await run.result()` or `advance` gets there at once.
+        """
+        if worker is None:
+            if not self.workers:
+                raise UsageError("no worker is left that could crash: add_worker() starts one")
+            worker = self.workers[0]
+        worker.process.kill()
+        self.add_worker()
+        await self._loop.settled()
+
+    def client(self, name: str = "client", faults: Faults | None = None) -> Client:
+        """One more application without a worker, in a process of its own."""
+        return Client(self, Process(name), faults)
+
+    async def crash_everywhere(
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, Any]],
+        *args: *Ts,
+        send: Sequence[tuple[str, Any]] | Callable[[Run[Any]], Awaitable[Any]] = (),
+        check: Callable[[Run[Any]], Awaitable[None] | None] | None = None,
+        id: str = "crashing",
+        same_inputs: bool = True,
+    ) -> CrashReport:
+        """Run the workflow once undisturbed, then once for every store call of its worker, with a crash at that call.
+
+        Each call is tried twice: the worker dies before the call takes effect, and after it but before the answer. A
+        second worker takes over. Every run must end as the first did, with the same inputs in its log (unless
+        `same_inputs` is False), and keep all invariants. `send` is what comes from outside: events, or a coroutine
+        function that is given the run. `check` is called after each run; it may raise.
+        """
+        return await crash_everywhere(
+            lambda: World(workers=0, **self._options), workflow, args, send, check, id, same_inputs
+        )
+
+    # Checks.
+
+    async def check(self) -> None:
+        """Assert that every log keeps the invariants, and that every execution goes on, waits or has ended."""
+        for head in await self.heads():
+            rows = await self.rows(head.key)
+            check_log(rows, head.key)
+            check_head(head, rows, self.micros())
+            check_replay(head, rows)
+
+    async def heads(self) -> list[Head]:
+        """The summary rows of all executions, oldest first."""
+        heads = await self.store.find(Query(tenant=None, limit=1_000_000))
+        return sorted(heads, key=lambda head: (head.started_at, head.key))
+
+    async def rows(self, key: str) -> list[Row]:
+        """A whole log as it is stored."""
+        return await self.store.read(key, limit=1_000_000)
+
+    # What clients and machines ask.
+
+    def micros(self) -> int:
+        """The time in this world, in microseconds since the Unix epoch."""
+        return EPOCH + (self._loop.now() - self._zero if self._open else 0)
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"id-{self._ids:05}"
+
+    def queues(self) -> list[str]:
+        """All that are known: a test should not wait for a queue that it forgot to serve."""
+        if "queues" in self._options:
+            return self.settings.queue_names
+        return list(dict.fromkeys(["default", *(workflow.queue for workflow in registry.workflows())]))
+
+    def end(self, key: str) -> asyncio.Future[End | None]:
+        """Done when the execution has ended or is stuck."""
+        future: asyncio.Future[End | None] = self._loop.create_future()
+        self._ends.setdefault(key, []).append(future)
+        return future
+
+    def saw(self, process: Process, verb: str, asked: Any, answer: Any) -> None:
+        """A call took effect."""
+        if verb == "commit":
+            for commit, outcome in zip(asked, answer, strict=True):
+                if outcome in ("ok", "mail"):
+                    self._jumps = 0
+                if outcome == "ok" and _rests(commit):
+                    for future in self._ends.pop(commit.key, []):
+                        if not future.done():
+                            future.set_result(None)
+        elif verb in ("start", "send") or (verb == "claim" and answer):
+            self._jumps = 0
+
+    # Watching over the test.
+
+    def _problem(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._problems.append(error if error is not None else AssertionError(context.get("message", str(context))))
+
+    def _before_jump(self, step: int) -> None:
+        for machine in self.machines:
+            if (error := machine.failure()) is not None:
+                self._call_off(AssertionError(f"{machine.name} broke down: {error!r}"), error)
+        if self._problems:
+            self._call_off(AssertionError(f"something broke: {self._problems[0]!r}"), self._problems[0])
+        self._jumps += 1
+        if self._jumps > JUMPS:
+            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{self._why()}"))
+        if step >= LONG and not self._something_can_happen():
+            self._call_off(Deadlock(f"nothing can happen any more:\n{self._why()}"))
+
+    def _something_can_happen(self) -> bool:
+        if any(machine.is_busy() for machine in self.workers):
+            return True
+        horizon = self._loop.time() + NEVER / 2
+        timers = [timer for timer in self._loop._scheduled if not timer._cancelled and timer._when < horizon]
+        if any(timer._context.get(owner) is None for timer in timers):
+            return True  # the test itself waits for a time
+        return _at_once(self.store.next_due(self.queues(), registry.definitions())) is not None
+
+    def _why(self) -> str:
+        unfinished = [head.key for head in _at_once(self.heads()) if head.status not in ENDED]
+        lines = [f"  {_at_once(self.app.get(id_of(key), tenant_of(key)).why())}" for key in unfinished[:20]]
+        return "\n".join(lines) or "  every execution has ended"
+
+    def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
+        self._loop.unwatch(self._before_jump)
+        raise error from cause
+
+
+class _Errors(logging.Handler):
+    """A worker survives its own mistakes and only logs them; a test should not."""
+
+    def __init__(self, problems: list[BaseException]) -> None:
+        super().__init__(logging.ERROR)
+        self._problems = problems
+
+    def emit(self, record: logging.LogRecord) -> None:
+        problem = AssertionError(record.getMessage())
+        problem.__cause__ = record.exc_info[1] if record.exc_info else None
+        self._problems.append(problem)
+
+
+def _settings(chosen: dict[str, Any]) -> Settings:
+    # The environment of the developer has no say in a test.
+    return load({}, **{**SETTINGS, **chosen})
+
+
+def _rests(commit: Commit) -> bool:
+    settle = commit.settle
+    return isinstance(settle, End) or (settle is not None and settle.status == "stuck")
+
+
+def _at_once(coro: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits: the verbs of a store in memory do not."""
+    try:
+        coro.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    coro.close()
+    raise UsageError("the store of a World must answer without waiting")

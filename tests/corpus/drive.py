@@ -1,0 +1,412 @@
+"""Drives one workflow without a store or a worker, and looks at it from all sides.
+
+`Drive` plays the outside: in an order that only a seed decides it settles actions and children, lets timers fire, sends
+events, cancels, pauses, and writes the rows that a worker would write. `law` then replays every prefix of that log and
+compares it with what the live run looked like at that point.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core import events as ev
+from perdure.core import loop as loops
+from perdure.core.codec import encode
+from perdure.core.commands import Asked, Limits
+from perdure.core.loop import where
+from perdure.core.records import Row
+from perdure.core.replay import Definition, Replay
+from tests.corpus import workflows
+from tests.corpus.workflows import CORPUS, Member
+
+KEY = "corpus/run"
+BEGAN = 1_700_000_000_000_000
+#: Multiplies the number of random orders that every law is tried with.
+SEEDS = int(os.environ.get("PERDURE_TEST_SEEDS", "1"))
+
+
+class Case(Struct, frozen=True, omit_defaults=True):
+    """One random run of one member."""
+
+    member: str
+    seed: int
+    failing: bool = False
+    cancel_at: int = -1  # the number of inputs after which the first cancel request comes
+    noise: bool = True  # attempts, pauses, take-overs and parks in between
+
+    def __str__(self) -> str:
+        return f"{self.member}-{self.seed}{'-failing' * self.failing}{f'-cancel{self.cancel_at}' * (self.cancel_at >= 0)}"
+
+
+class Point(Struct, frozen=True):
+    """What the live run looked like after one input: the rows up to `first` are before it, up to `last` with it."""
+
+    first: int
+    last: int
+    state: dict[str, Any]
+
+
+class Broken(AssertionError):
+    """A law does not hold; the message says where."""
+
+
+def text(raw: Raw | bytes) -> str:
+    return bytes(raw).decode()
+
+
+def look(replay: Replay) -> dict[str, Any]:
+    """All that can be seen of an execution in memory."""
+    return {
+        "actions": {ref: (asked.spec.name, text(asked.args), asked.at) for ref, asked in replay.actions.items()},
+        "children": {ref: (asked.spec.name, text(asked.args)) for ref, asked in replay.children.items()},
+        "timers": {ref: replay.due_of(handle) for ref, handle in replay.loop.timers.items()},
+        "waiters": [(list(waiter.wanted), dict(waiter.match), waiter.since) for waiter in replay.waiters],
+        "buffer": [(one.id, one.name) for one in replay.buffer],
+        "outcome": None if replay.outcome is None else outcome_of(replay.outcome),
+        "ref": replay.loop.ref,
+        "draws": replay.draws,
+        "published": dict(replay.published),
+        "cancel": replay.cancel is not None,
+        "paused": replay.paused is not None,
+        "undos": [(undo.spec.name, text(undo.args), text(undo.result), undo.version) for undo in replay.undos],
+        "kept": replay.kept,
+        "places": [where(task) for task in replay.loop.tasks.values()],
+        "began": replay.began,
+        "now": replay.loop.now,
+        "due": replay.next_due(),
+    }
+
+
+def outcome_of(outcome: Any) -> tuple[str, str]:
+    return type(outcome).__name__, text(msgspec.json.encode(outcome))
+
+
+def replay_of(definition: Definition, rows: Iterable[Row], key: str = KEY, limits: Limits | None = None) -> Replay:
+    replay = Replay(key, definition, limits)
+    replay.load(rows)
+    return replay
+
+
+def settle_outputs(replay: Replay, version: int, at: int) -> list[ev.Event]:
+    """What comes out of a turn, as the worker writes it: a checkpoint is fed back, and the next round runs."""
+    outputs = replay.take()
+    while isinstance(replay.outcome, ev.Restarted):
+        checkpoint = replay.outcome
+        outputs.append(checkpoint)
+        replay.feed(checkpoint, version + len(outputs), at)
+        outputs += replay.take()
+    return outputs
+
+
+def started(member: Member) -> ev.Started:
+    return ev.Started(member.workflow.name, member.workflow.version, Raw(member.workflow.signature.encode(member.args)))
+
+
+class Drive:
+    """A live run. After `run`, `rows` is its log and `points` what it looked like on the way."""
+
+    def __init__(self, case: Case, relive: bool = False) -> None:
+        self.case = case
+        self.member = CORPUS[case.member]
+        self.random = random.Random(f"{case.member} {case.seed} {case.failing}")
+        self.noise = random.Random(f"noise {case}")
+        self.relive = relive  # a new replay from the log after every input
+        self.replay = Replay(KEY, self.member.workflow)
+        self.rows: list[Row] = []
+        self.points: list[Point] = []
+        self.at = BEGAN
+        self.events = list(self.member.events)
+        self.settled: set[int] = set()
+        self.dropped: dict[int, ev.ActionCancelled] = {}
+        self.inputs = 0
+        self.cancels = 0
+
+    # The outside.
+
+    def run(self, most: int = 150) -> Drive:
+        with trackless():
+            self.drive(started(self.member))
+            while self.replay.outcome is None and self.inputs < most:
+                self.step()
+            if self.replay.outcome is not None:
+                self.write(self.replay.outcome)
+                self.points.append(Point(len(self.rows) - 1, len(self.rows), look(self.replay)))
+        return self
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        self.at += self.below(1_200_000)
+        if self.case.noise:
+            self.bookkeeping()
+        if 0 <= self.case.cancel_at and self.case.cancel_at + 3 * self.cancels <= self.inputs and self.cancels < 2:
+            self.cancel()
+            return
+        choices = self.choices()
+        if choices:
+            self.happen(choices[self.below(len(choices))])
+        elif self.replay.paused is not None:
+            self.drive(ev.Resumed())
+        else:
+            self.cancel()  # nothing else can wake it
+
+    def choices(self) -> list[tuple[str, Any]]:
+        replay = self.replay
+        choices: list[tuple[str, Any]] = [("action", ref) for ref in replay.actions if ref not in self.settled]
+        choices += [("child", ref) for ref in replay.children if ref not in self.settled]
+        choices += [("late", ref) for ref in self.dropped if ref not in self.settled][:1]
+        if self.events:
+            choices.append(("event", self.events[0]))
+        if replay.paused is None and replay.loop.timers:
+            choices.append(("timer", min((replay.due_of(timer), ref) for ref, timer in replay.loop.timers.items())))
+        return choices
+
+    def happen(self, choice: tuple[str, Any]) -> None:
+        kind, what = choice
+        if kind == "action":
+            self.drive(self.result(self.replay.actions[what]))
+        elif kind == "child":
+            self.drive(self.child_result(self.replay.children[what]))
+        elif kind == "late":  # the attempt was told to stop, and finished all the same
+            dropped = self.dropped[what]
+            self.drive(ev.ActionSettled(what, dropped.name, dropped.args, Raw(b"1")))
+        elif kind == "event":
+            name, payload = self.events.pop(0)
+            self.drive(ev.EventReceived(name, Raw(encode(payload)), f"event-{self.inputs}"))
+        else:
+            due, ref = what
+            self.at = max(self.at, due)
+            self.drive(ev.TimerFired(ref, due))
+
+    def result(self, asked: Asked) -> ev.ActionSettled:
+        if self.case.failing and self.below(3) == 0:
+            kind = ("Declined", "ValueError", "Unheard", "TimeoutError")[self.below(4)]
+            error = ev.Error(kind, f"{kind} of {asked.ref}")
+            return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, error=error)
+        args, kwargs = asked.spec.signature.decode(asked.args)
+        value = asked.spec.signature.returns.encode(asked.spec.fn(*args, **kwargs))
+        return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, Raw(value))
+
+    def child_result(self, asked: Asked) -> ev.ChildSettled:
+        id = f"run.{asked.ref}"
+        if self.case.failing and self.below(3) == 0:
+            kind = ("Declined", "Cancelled")[self.below(2)]
+            return ev.ChildSettled(asked.ref, id, error=ev.Error(kind, "of the child"), status="failed")
+        return ev.ChildSettled(asked.ref, id, Raw(b"%d" % (10 * asked.ref)))
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        if self.replay.paused is not None:
+            self.drive(ev.Resumed("cancelled"))
+        if self.replay.outcome is None:
+            self.drive(ev.CancelRequested(f"cancel {self.cancels}", deadline=self.at + 10**12))
+
+    def bookkeeping(self) -> None:
+        """What the engine writes for itself; it must not matter to the code."""
+        dice = self.noise.randrange(100)
+        open = [asked for ref, asked in self.replay.actions.items() if ref not in self.settled]
+        if dice < 25:
+            for timer in self.replay.unlogged_timers():  # as when it parks
+                self.note(timer)
+        elif dice < 32:
+            self.note(ev.TakenOver("another worker", 1))
+        elif dice < 40 and open:
+            error = ev.Error("OSError", "try again")
+            self.note(ev.ActionAttempted(open[0].ref, open[0].spec.name, open[0].args, 1, error, self.at + 10**6))
+        elif dice < 46 and open:
+            self.note(ev.ActionScheduled(open[-1].ref, open[-1].spec.name, open[-1].args, "elsewhere"))
+        elif dice < 52 and open:
+            self.note(ev.ActionStarted(open[-1].ref, open[-1].spec.name, open[-1].args))
+            self.note(ev.ActionProgressed(open[-1].ref, 1, Raw(b"[50]")))
+        elif dice < 57 and self.replay.paused is None:
+            self.note(ev.Paused(0, "lunch"))
+        elif dice < 70 and self.replay.paused is not None:
+            self.drive(ev.Resumed())
+
+    # The log.
+
+    def drive(self, event: ev.Event) -> None:
+        """One input with its turn, and the rows that come out of it."""
+        before = len(self.rows)
+        self.inputs += 1
+        ref = getattr(event, "ref", 0)
+        if isinstance(event, ev.ActionSettled | ev.ChildSettled):
+            assert ref not in self.settled
+            self.settled.add(ref)
+        self.write(event)
+        self.replay.feed(event, len(self.rows), self.at)
+        for output in settle_outputs(self.replay, len(self.rows), self.at):
+            self.write(output)
+            if isinstance(output, ev.ActionCancelled):
+                self.dropped[output.ref] = output
+        self.replay.child_stops.clear()
+        self.mark(before)
+
+    def note(self, event: ev.Event) -> None:
+        before = len(self.rows)
+        self.write(event)
+        if not isinstance(event, ev.TimerStarted):  # the replay has already noted that it gave it out
+            self.replay.feed(event, len(self.rows), self.at)
+        self.mark(before)
+
+    def write(self, event: ev.Event) -> None:
+        self.rows.append(ev.row(event, len(self.rows) + 1, self.at))
+
+    def mark(self, before: int) -> None:
+        self.points.append(Point(before, len(self.rows), look(self.replay)))
+        if self.relive and self.replay.outcome is None:
+            live, self.replay = self.replay, replay_of(self.member.workflow, self.rows)
+            evict(live)
+            same(self.points[-1].state, look(self.replay), f"{self.case}, again after row {len(self.rows)}")
+
+    def below(self, limit: int) -> int:
+        return int(self.random.random() * limit)  # the most stable of all draws across Pythons
+
+
+# --- the laws --------------------------------------------------------------------------------------------------------
+
+
+def same(expected: Any, found: Any, place: str) -> None:
+    if expected != found:
+        if isinstance(expected, dict) and isinstance(found, dict):
+            keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+            expected, found = {key: expected.get(key) for key in keys}, {key: found.get(key) for key in keys}
+        raise Broken(f"{place}:\n live   {expected}\n replay {found}")
+
+
+def event_rows(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    return [(type(ev.read(row)).__name__, text(row.data)) for row in rows]
+
+
+def law(live: Drive, base: bool = True) -> None:
+    """Every prefix of the log, replayed, stands where the live run stood, and gives out exactly what is missing."""
+    definition = live.member.workflow
+    for point in live.points:
+        for end in range(max(1, point.first + 1), point.last + 1):
+            check_prefix(definition, live, point, 0, end)
+        checkpoint = newest_checkpoint(live.rows[: point.last])
+        if base and checkpoint:
+            check_prefix(definition, live, point, checkpoint, point.last)
+
+
+def check_prefix(definition: Definition, live: Drive, point: Point, begin: int, end: int) -> None:
+    place = f"{live.case}, rows {begin + 1} to {end}"
+    rows = live.rows[begin:end]
+    try:
+        replay = replay_of(definition, rows)
+        outputs = settle_outputs(replay, end, rows[-1].at)
+    except Broken:
+        raise
+    except Exception as error:
+        raise Broken(f"{place}: {type(error).__name__}: {error}") from error
+    missing = event_rows(live.rows[end : point.last])
+    given = [(type(event).__name__, text(msgspec.json.encode(event))) for event in outputs]
+    same(missing, given, f"{place}, outputs")
+    same(point.state, look(replay), place)
+    evict(replay)
+
+
+def newest_checkpoint(rows: Sequence[Row]) -> int:
+    """The index of the newest Restarted row, from which a replay may begin; 0 if there is none."""
+    number = ev.NUMBERS[ev.Restarted]
+    return next((index for index in reversed(range(len(rows))) if rows[index].type == number), 0)
+
+
+def settled_once(rows: Sequence[Row]) -> None:
+    """Each command is settled, fired or cancelled at most once, and never both fired and cancelled."""
+    ends: dict[tuple[str, int], str] = {}
+    for row in rows:
+        event = ev.read(row)
+        kind = {
+            ev.ActionSettled: "settled",
+            ev.ChildSettled: "settled",
+            ev.TimerFired: "timer",
+            ev.TimerCancelled: "timer",
+            ev.ActionCancelled: "cancelled",
+            ev.ChildStarted: "child",
+            ev.Marked: "mark",
+        }.get(type(event))
+        ref = getattr(event, "ref", 0)
+        if kind and ref:
+            if (kind, ref) in ends:
+                raise Broken(f"command {ref} has {ends[kind, ref]} and {type(event).__name__} at version {row.version}")
+            ends[kind, ref] = type(event).__name__
+
+
+# --- eviction --------------------------------------------------------------------------------------------------------
+
+
+def evict(replay: Replay) -> None:
+    """Take it out of memory, and check that it went without a sound."""
+    loop = replay.loop
+    agens, tasks = list(loop.agens), list(loop.tasks.values())
+    timers, actions, ref = dict(loop.timers), list(replay.actions), loop.ref
+    undead = len(loops._undead)
+    replay.evict()
+    left = [agen for agen in agens if agen.ag_frame is not None]
+    if left or any(task.get_coro().cr_frame is not None for task in tasks):
+        raise Broken(f"still suspended after an eviction: {left or tasks}")
+    if replay.take() or replay.loop.ref != ref or list(replay.actions) != actions or loop.timers or loop.unset:
+        raise Broken(f"commands came out of an eviction: {replay.loop.ref} {timers}")
+    if len(loops._undead) != undead:
+        raise Broken("an eviction did not come to an end")
+    if workflows.trouble:
+        raise Broken(f"clean-up went wrong: {workflows.trouble}")
+
+
+@contextmanager
+def trackless() -> Iterator[None]:
+    """Nothing may be raised where nobody sees it, and no task may be destroyed while it is pending."""
+    unraisable: list[Any] = []
+    problems: list[str] = []
+    before, report = sys.unraisablehook, loops.Loop.call_exception_handler
+
+    def reported(self: loops.Loop, context: dict[str, Any]) -> None:
+        report(self, context)
+        if "never retrieved" not in context["message"] and "could not be closed" not in context["message"]:
+            problems.append(f"{context['message']} {context.get('exception')!r}")
+
+    sys.unraisablehook = unraisable.append
+    loops.Loop.call_exception_handler = reported  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        gc.collect(1)
+        sys.unraisablehook = before
+        loops.Loop.call_exception_handler = report  # type: ignore[method-assign]
+    if unraisable or problems:
+        raise Broken(f"left tracks: {[(one.exc_value, one.object) for one in unraisable]} {problems}")
+
+
+# --- signatures ------------------------------------------------------------------------------------------------------
+
+
+def signature(live: Drive) -> str:
+    """A hash over all rows of a log, without what may differ between releases: lines and words of errors."""
+    facts = []
+    for row in live.rows:
+        event = ev.read(row)
+        facts.append([row.type, event.error.type if isinstance(event, ev.Failed) else text(row.data), row.at])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def cases(
+    seeds: int, members: Iterable[str] | None = None, cancels: Sequence[int] = (-1, 1, 2, 4), noise: bool = True
+) -> list[Case]:
+    return [
+        Case(name, seed, failing, cancel_at, noise)
+        for name in (CORPUS if members is None else members)
+        for seed in range(seeds)
+        for failing in (False, True)
+        for cancel_at in cancels
+    ]
