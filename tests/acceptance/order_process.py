@@ -28,32 +28,32 @@ def effect(name: str) -> None:
 
 
 @action
-async def charge(total: int) -> str:
+async def charge_order(total: int) -> str:
     effect("charge")
     return f"receipt-{total}"
 
 
 @action
-def reserve(item: str) -> str:
+def reserve_order(item: str) -> str:
     effect("reserve")
     return f"shelf-{item}"
 
 
 @action
-async def ship(receipt: str, shelf: str, to: str) -> str:
+async def ship_order(receipt: str, shelf: str, to: str) -> str:
     effect("ship")
     return f"{receipt} {shelf} {to}"
 
 
 @workflow
-async def fulfil(total: int, item: str) -> str:
+async def fulfil_order(total: int, item: str) -> str:
     async with asyncio.TaskGroup() as group:
-        receipt = group.create_task(charge(total))
-        shelf = group.create_task(reserve(item))
+        receipt = group.create_task(charge_order(total))
+        shelf = group.create_task(reserve_order(item))
     async with asyncio.timeout(3600):
         to = await event("address", str)
     await asyncio.sleep(0.05)
-    return await ship(receipt.result(), shelf.result(), to)
+    return await ship_order(receipt.result(), shelf.result(), to)
 
 
 class DyingStore(SqliteStore):
@@ -85,7 +85,7 @@ class DyingStore(SqliteStore):
 async def main(database: str, when: str, n: int) -> None:
     app = Perdure(DyingStore(database, when, n), stream=LocalStream(database), lease=0.6, grace=0.1, linger=0)
     async with app, app.working():
-        run = await app.start(fulfil, 42, "book", id="order")
+        run = await app.start(fulfil_order, 42, "book", id="order")
         await run.send("address", "Berlin", id="address")
         print(await run.result(timeout=30))
 

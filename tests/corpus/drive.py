@@ -360,8 +360,9 @@ def evict(replay: Replay) -> None:
         raise Broken(f"commands came out of an eviction: {replay.loop.ref} {timers}")
     if len(loops._undead) != undead:
         raise Broken("an eviction did not come to an end")
-    if workflows.trouble:
-        raise Broken(f"clean-up went wrong: {workflows.trouble}")
+    if trouble := list(workflows.trouble):
+        workflows.trouble.clear()
+        raise Broken(f"clean-up went wrong: {trouble}")
 
 
 @contextmanager

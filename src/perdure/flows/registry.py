@@ -68,10 +68,11 @@ class Registry:
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """The same function seen again (a module reloaded), or a local one, as in tests."""
+    """The same function seen again (a module reloaded, or imported beside __main__), or a local one, as in tests."""
     if "<locals>" in other.__qualname__:
         return True
-    return one.__module__ == other.__module__ and one.__qualname__ == other.__qualname__
+    files = [getattr(getattr(fn, "__code__", None), "co_filename", fn.__module__) for fn in (one, other)]
+    return one.__qualname__ == other.__qualname__ and (one.__module__ == other.__module__ or files[0] == files[1])
 
 
 def _place(fn: Callable[..., Any]) -> str:

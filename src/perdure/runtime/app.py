@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import Raw
@@ -258,7 +258,9 @@ class Perdure:
             case "accepted" | "duplicate":
                 pass
 
-    async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> str:
+    async def _compare(
+        self, key: str, version: int, letter: mail.EventLetter
+    ) -> Literal["duplicate", "conflict"]:
         """Whether a duplicate says the same as the event in the log."""
         [row] = await self.store.read(key, version - 1, version)
         there = ev.read(row)
