@@ -15,11 +15,13 @@ import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
+from perdure.core import copies
 from perdure.core import events as ev
 from perdure.core import loop as loops
 from perdure.core.codec import encode
@@ -389,7 +391,57 @@ def trackless() -> Iterator[None]:
         raise Broken(f"left tracks: {[(one.exc_value, one.object) for one in unraisable]} {problems}")
 
 
-# --- signatures ------------------------------------------------------------------------------------------------------
+# --- what comes out of the code, in order ------------------------------------------------------------------------------
+
+
+class Listening(Replay):
+    """Keeps every command that the code asks for, in order."""
+
+    def __init__(self, key: str, definition: Definition, limits: Limits | None = None) -> None:
+        super().__init__(key, definition, limits)
+        self.commands: list[tuple[int, str, str, str]] = []
+
+    def _expect(self, ref: int, kind: str, name: str, args: Raw | None) -> None:
+        self.commands.append((ref, kind, name, text(args) if args is not None else ""))
+        super()._expect(ref, kind, name, args)
+
+
+def commands_of(definition: Definition, rows: Sequence[Row]) -> list[tuple[int, str, str, str]]:
+    replay = Listening(KEY, definition)
+    replay.load(rows)
+    replay.take()
+    evict(replay)
+    return replay.commands
+
+
+# --- signatures and recorded logs --------------------------------------------------------------------------------------
+
+SIGNED = 4  # random orders per member
+SIGNATURES = Path(__file__).with_name("signatures.json")
+LOGS = Path(__file__).parents[1] / "logs"
+#: Logs that are kept for ever. What they record must stay replayable, so their workflows can only change compatibly.
+RECORDED = (
+    Case("sequence", 1),
+    Case("caught_failures", 2, failing=True),
+    Case("sleeping_in_turns", 1),
+    Case("nested_timeouts", 3),
+    Case("waiting_for", 2, failing=True),
+    Case("wait_first_completed", 4),
+    Case("as_completed_helpers", 3, failing=True),
+    Case("task_group", 1),
+    Case("queues", 2),
+    Case("abandoned_generators", 1),
+    Case("children", 4, failing=True),
+    Case("matched_events", 2),
+    Case("rejected_events", 1),
+    Case("record_that_fails", 1),
+    Case("patched", 3),
+    Case("publishing", 1),
+    Case("restarting", 2),
+    Case("saga_in_parallel", 5, failing=True),
+    Case("clean_up_with_actions", 1, cancel_at=2),
+    Case("waits_for_all_kinds", 6, failing=True),
+)
 
 
 def signature(live: Drive) -> str:
@@ -397,8 +449,45 @@ def signature(live: Drive) -> str:
     facts = []
     for row in live.rows:
         event = ev.read(row)
-        facts.append([row.type, event.error.type if isinstance(event, ev.Failed) else text(row.data), row.at])
+        data = event.error.type if isinstance(event, ev.Failed) else _without_words(json.loads(row.data))
+        facts.append([row.type, data, row.at])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _without_words(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _without_words(value) for key, value in data.items() if key not in ("where", "reason")}
+    return [_without_words(one) for one in data] if isinstance(data, list) else data
+
+
+def signature_of(member: str) -> str:
+    """One hash for many runs of a member."""
+    with trackless():
+        signed = [signature(Drive(case).run()) for case in cases(SIGNED, [member])]
+    return hashlib.sha256("".join(signed).encode()).hexdigest()[:16]
+
+
+def signed_as(member: Member) -> str:
+    """The name under which a member's signature is stored for this Python."""
+    differs = sys.version_info >= member.differs_from
+    return f"{member.name} from {'.'.join(map(str, member.differs_from))}" if differs else member.name
+
+
+def write_signatures() -> None:
+    """Only when what a member does was changed on purpose, and then on the oldest and the newest Python."""
+    known = json.loads(SIGNATURES.read_text()) if SIGNATURES.exists() else {}
+    known |= {signed_as(member): signature_of(member.name) for member in CORPUS.values()}
+    SIGNATURES.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
+
+
+def write_logs() -> None:
+    """Adds logs that are not there yet; one that is there is never written again."""
+    LOGS.mkdir(exist_ok=True)
+    for case in RECORDED:
+        path = LOGS / f"{case}.json"
+        if not path.exists():
+            live = Drive(case).run()
+            path.write_text(json.dumps(copies.export(KEY, "default", live.rows), indent=1, ensure_ascii=False) + "\n")
 
 
 def cases(

@@ -1313,6 +1313,24 @@ async def clean_up_with_actions() -> str:
         await tried("finally")
 
 
+@member(differs_from=(3, 13))
+async def clean_up_in_parallel() -> str:
+    try:
+        await tried("work")
+        async with asyncio.timeout(30):
+            await asyncio.sleep(100)
+        return "not reached"
+    except TimeoutError:
+        return await tried("late")
+    finally:
+        await asyncio.gather(tried("x"), twice("y"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(tried("z"))
+            group.create_task(asyncio.sleep(1))
+        async for one in numbers("last", 2):
+            await asyncio.wait([asyncio.create_task(tried(one)), asyncio.create_task(tried("w"))])
+
+
 @member()
 async def swallowed_cancel() -> list[str]:
     seen = []

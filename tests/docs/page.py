@@ -29,6 +29,9 @@ FENCE = re.compile(
 )
 
 
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
 @dataclass(frozen=True)
 class Block:
     line: int
@@ -45,6 +48,16 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def commands(text: str) -> list[tuple[str, str]]:
+    """The commands of the `console` blocks, each with what it prints."""
+    found = []
+    for shown in CONSOLE.findall(text):
+        for command in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
+            line, _, printed = command.partition("\n")
+            found.append((line, printed))
+    return found
+
+
 def run(page: Path) -> None:
     """Run a page, or raise with the page's own line numbers."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -57,7 +70,8 @@ def run(page: Path) -> None:
                     _run(block, str(page), namespace, runner)
             for name, test in namespace.items():
                 if name.startswith("test_"):
-                    _run_test(test)
+                    with contextlib.redirect_stdout(io.StringIO()):
+                        _run_test(test)
         finally:
             os.chdir(page.parent)
 
@@ -69,7 +83,7 @@ def _run(block: Block, name: str, namespace: dict[str, Any], runner: asyncio.Run
         made = eval(code, namespace)
         if inspect.iscoroutine(made):
             runner.run(made)
-    if block.printed is not None and not _fits(printed.getvalue(), block.printed):
+    if block.printed is not None and not fits(printed.getvalue(), block.printed):
         raise AssertionError(
             f"{name}, the block at line {block.line} prints\n{printed.getvalue()}\nnot\n{block.printed}"
         )
@@ -85,11 +99,12 @@ def _run_test(test: Any) -> None:
     virtually(inside())
 
 
-def _fits(printed: str, wanted: str) -> bool:
+def fits(printed: str, wanted: str) -> bool:
+    """Whether a text is as shown; `...` stands for anything."""
     pattern = ".*".join(map(re.escape, wanted.strip().split("...")))
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        run(Path(argument).resolve())
+    for path in [Path(argument).resolve() for argument in sys.argv[1:]]:
+        run(path)

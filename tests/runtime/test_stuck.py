@@ -85,6 +85,9 @@ async def test_events_that_come_while_it_is_stuck_are_kept(world: World) -> None
     await run.send("hello")
     await run.until("stuck")
     await run.send("go")
+    async with asyncio.timeout(5):
+        while (await run.head()).mail or (await run.head()).holder:
+            await asyncio.sleep(0.001)
     deploy(old)
     await run.retry()
     assert await run.result() == ["first", "second"]

@@ -22,6 +22,7 @@ import threading
 from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context, copy_context
 from types import FrameType, TracebackType
 from typing import Any
@@ -35,7 +36,8 @@ _EMPTY = Context()
 #: Loops that hold code: kept until they are evicted, because code that is only dropped would run its clean-up wherever
 #: the garbage collector happens to find it.
 _live: set[Loop] = set()
-#: Tasks whose clean-up never ends: kept for ever, because letting them die would run it outside their loop.
+#: Tasks and generators whose clean-up never ends: kept for ever, also beyond the end of the interpreter, because letting
+#: them die would run it outside their loop.
 _undead: list[Any] = []
 
 
@@ -218,9 +220,8 @@ class Loop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Context | None = None, **options: Any
     ) -> Task:
-        if self.closed:
+        if self.closed:  # not an error: what gather() has yet to make tasks of would be left without anybody to await it
             coro.close()
-        if self.refuse_if_closed():
             return _Never(loop=self)  # type: ignore[return-value]
         if options.pop("eager_start", None):
             coro.close()
@@ -269,15 +270,18 @@ class Loop(asyncio.AbstractEventLoop):
         callback, args, context = handle.call
         self.turn(lambda: self.call_soon(callback, *args, context=context))
 
-    def turn(self, change: Callable[[], object]) -> None:
+    def turn(self, change: Callable[..., object], *args: Any) -> None:
         """Apply one change and run until nothing is ready."""
-        with turns():
-            outer = self._enter()
-            try:
-                change()
-                self._drain()
-            finally:
-                self._leave(outer)
+        if not _thread.depth:
+            with turns():
+                return self.turn(change, *args)
+        outer = self._enter()
+        try:
+            change(*args)
+            self._drain()
+        finally:
+            self._leave(outer)
+        return None
 
     @property
     def finished(self) -> bool:
@@ -296,7 +300,7 @@ class Loop(asyncio.AbstractEventLoop):
                     self._throw_into(task)
                 for agen in self.agens:
                     if agen.ag_frame is not None and not _kill(_athrow(agen), _EMPTY):  # type: ignore[attr-defined]
-                        _undead.append(agen)
+                        _bury(agen)
             finally:
                 self._leave(outer)
         self.tasks.clear()
@@ -309,8 +313,8 @@ class Loop(asyncio.AbstractEventLoop):
     # Inside.
 
     def _enter(self) -> events.AbstractEventLoop | None:
-        outer = get_running()
         self._ready = _thread.ready
+        outer = get_running()
         _set_running(self)
         return outer
 
@@ -365,7 +369,7 @@ class Loop(asyncio.AbstractEventLoop):
         try:
             coro: Any = task.get_coro()
             if not _kill(coro.throw, task.ctx):
-                _undead.append(task)
+                _bury(task)
         finally:
             tasks._leave_task(self, task)
 
@@ -382,7 +386,8 @@ class Park:
 
 
 class _Never(asyncio.Future[Any]):
-    """What a closed loop gives to code that does not take no for an answer: waiting for it gives control back."""
+    """What a closed loop gives out in place of tasks, and to code that does not take no for an answer: awaiting it
+    gives control back."""
 
     def get_name(self) -> str:
         return "never"
@@ -411,6 +416,14 @@ def _kill(throw: Callable[[BaseException], object], context: Context) -> bool:
         except BaseException:  # the coroutine is over, however it put it
             return True
     return False
+
+
+def _bury(undead: Any) -> None:
+    _undead.append(undead)
+    with suppress(ImportError):
+        from ctypes import py_object, pythonapi
+
+        pythonapi.Py_IncRef(py_object(undead))
 
 
 def where(task: asyncio.Task[Any]) -> str:

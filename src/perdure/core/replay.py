@@ -109,6 +109,9 @@ class Replay:
     def feed(self, event: ev.Event, version: int, at: int) -> None:
         """Take one event of the log. Raises when the code no longer fits it; then the replay is of no more use."""
         self.version = version
+        if type(event) is ev.ActionSettled and self.paused is None and self.stuck is None:  # nearly all of them
+            self._drive(event, version, at)
+            return
         match event:
             case ev.Started():
                 self.began = self.at = at
@@ -176,7 +179,7 @@ class Replay:
             main = self.definition.begin(self, input)
         except InvalidValue as error:
             raise Undecodable(f"{self.key}: the input does not fit the workflow's parameters: {error}") from error
-        self._run(lambda: self.loop.begin(main))
+        self._run(self.loop.begin, main)
 
     def _drive_backlog(self, at: int) -> None:
         while self._backlog and self.paused is None and self.stuck is None:
@@ -198,24 +201,24 @@ class Replay:
                 if event.ref not in self.loop.timers:
                     raise self._differs(event, "the code has no such timer at this point")
                 self._logged_timers.discard(event.ref)
-                self._run(lambda: self.loop.fire(event.ref))
+                self._run(self.loop.fire, event.ref)
             case ev.EventReceived():
                 received = ev.Received(event.id, event.name, event.payload, event.by)
-                self._turn(lambda: self._deliver(received))
+                self._turn(self._deliver, received)
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
                 self.cancel, main = event, self.loop.main
                 assert main is not None
-                self._turn(lambda: main.cancel(event.reason or None))
+                self._turn(main.cancel, event.reason or None)
             case _:
                 pass
 
-    def _turn(self, change: Callable[[], object]) -> None:
-        self._run(lambda: self.loop.turn(change))
+    def _turn(self, change: Callable[..., object], *args: Any) -> None:
+        self._run(self.loop.turn, change, *args)
 
-    def _run(self, turn: Callable[[], None]) -> None:
+    def _run(self, turn: Callable[..., None], *args: Any) -> None:
         self._commands = 0
         try:
-            turn()
+            turn(*args)
         except NeverWakes:
             if self._fault is None:
                 raise
@@ -254,7 +257,7 @@ class Replay:
         asked.settled, asked.result = self._input[0], event.result
         if event.error is not None:
             failure = asked.spec.failure(event.error)
-            self._turn(lambda: asked.future.set_exception(failure))
+            self._turn(asked.future.set_exception, failure)
             return
         try:
             value = asked.spec.decode_result(event.result)
@@ -263,7 +266,7 @@ class Replay:
                 f"{self.key}: the result of {asked.spec.name} (version {self.version} of the log) does not fit its"
                 f" declared type: {error}"
             ) from error
-        self._turn(lambda: asked.future.set_result(value))
+        self._turn(asked.future.set_result, value)
 
     def _note_attempt(
         self, event: ev.ActionAttempted | ev.ActionStarted | ev.ActionProgressed | ev.ActionScheduled
@@ -490,6 +493,8 @@ class Replay:
 
     def due_timers(self, now: int) -> tuple[int, int] | None:
         """The next timer that is due, as (due, ref); equal times in the order of their numbers."""
+        if not self.loop.timers:
+            return None
         first = min(((self.due_of(handle), ref) for ref, handle in self.loop.timers.items()), default=None)
         return first if first is not None and first[0] <= now else None
 

@@ -258,9 +258,7 @@ class Perdure:
             case "accepted" | "duplicate":
                 pass
 
-    async def _compare(
-        self, key: str, version: int, letter: mail.EventLetter
-    ) -> Literal["duplicate", "conflict"]:
+    async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> Literal["duplicate", "conflict"]:
         """Whether a duplicate says the same as the event in the log."""
         [row] = await self.store.read(key, version - 1, version)
         there = ev.read(row)

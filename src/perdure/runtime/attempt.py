@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -31,14 +32,13 @@ from perdure.runtime.clock import Clock
 class Attempts:
     """Starts the attempts of one worker, and what they share: slots, threads, the clock."""
 
-    def __init__(
-        self, clock: Clock, client: Client, executor: Executor, concurrency: int, payload_bytes: int
-    ) -> None:
+    def __init__(self, clock: Clock, client: Client, executor: Executor, concurrency: int, payload_bytes: int) -> None:
         self.clock = clock
         self.client = client
         self.executor = executor
-        self.slots = asyncio.Semaphore(concurrency)
         self.payload_bytes = payload_bytes
+        self._free = concurrency
+        self._queue: deque[asyncio.Future[None]] = deque()
 
     def start(
         self,
@@ -50,6 +50,28 @@ class Attempts:
     ) -> Running:
         """Begin one attempt at once; `settled` gets the event of its end, or None when it was cancelled."""
         return Running(self, whose, fence, asked, settled, progressed)
+
+    async def enter(self) -> None:
+        """Take a slot; first come, first served."""
+        if self._free > 0:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was ours already
+            raise
+
+    def leave(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class Running:
@@ -147,11 +169,11 @@ class Running:
     async def _go(self) -> None:
         event: ev.Event | None = None
         try:
-            await self._shared.slots.acquire()
+            await self._shared.enter()
             try:
                 event = await self._outcome()
             finally:
-                self._shared.slots.release()
+                self._shared.leave()
         finally:
             self.task = None  # no cycle is left for the garbage collector
             self._settled(self.asked.ref, event)

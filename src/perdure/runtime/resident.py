@@ -58,13 +58,14 @@ class Resident:
         self.history: list[Row] = list(held.rows)
         self.version = held.rows[-1].version
         self.at = held.rows[-1].at
-        self.inputs: deque[tuple[ev.Event, str | None]] = deque()
+        self.inputs: deque[ev.Event] = deque()
         self.rows: list[Row] = []
         self.running: dict[int, Running] = {}
         self.later: dict[int, int] = {}  # actions whose next attempt is due later
         self.stuck: ev.Stuck | None = None
         self.lease_until = 0.0
         self.gone = False
+        self.flying = False  # a commit of it is under way
         self._done: list[str] = []
         self._letters: list[Mail] = []
         self._seen: set[str] = set()
@@ -75,6 +76,7 @@ class Resident:
         self._progress: dict[int, Raw] = {}
         self._progress_at: dict[int, int] = {}
         self._announced: set[int] = set()
+        self._settling: set[int] = set()  # attempts that are over but not yet fed
         self._shown: Status | None = None  # a change of status that the head does not show yet
         self._alarm = 0  # when the worker will ring anyway
         self._loaded = False
@@ -112,7 +114,8 @@ class Resident:
         if self.gone:
             return
         if event is not None:
-            self.inputs.append((event, None))
+            self._settling.add(ref)
+            self.inputs.append(event)
         elif self.replay is not None and ref in self.replay.actions:
             self.replay.fresh.append(ref)  # nobody asked to cancel it: begin again
         self.house.ring(self)
@@ -133,17 +136,14 @@ class Resident:
         if not self._loaded:
             self._loaded = True
             self._begin(now)
-        while self.inputs:
-            event, message_id = self.inputs.popleft()
-            self._append(event, now, message_id)
+        self._feed(now)
         while self._letters:
             self._fold(self._letters.pop(0), now)
-            while self.inputs:
-                event, message_id = self.inputs.popleft()
-                self._append(event, now, message_id)
+            self._feed(now)
         self._by_itself(now)
         self._announce(now)
-        self._note_progress(now)
+        if self._progress:
+            self._note_progress(now)
         self._settle = self._decide(now)
         rows = self.rows
         if isinstance(self._settle, End) and self.replay is not None and self.replay.outcome is not None:
@@ -209,11 +209,12 @@ class Resident:
         if self.house.draining or replay.paused is not None:
             return
         fresh, replay.fresh = replay.fresh, []
-        ready = [ref for ref, due in self.later.items() if due <= now]
-        for ref in (*fresh, *ready):
+        if self.later:
+            fresh += [ref for ref, due in self.later.items() if due <= now]
+        for ref in fresh:
             self.later.pop(ref, None)
             asked = replay.actions.get(ref)
-            if asked is None or ref in self.running:
+            if asked is None or ref in self.running or ref in self._settling:
                 continue
             if asked.due > now:
                 self.later[ref] = asked.due
@@ -233,6 +234,11 @@ class Resident:
             self.replay.evict()
 
     # Folding.
+
+    def _feed(self, now: int) -> None:
+        while self.inputs:
+            self._append(self.inputs.popleft(), now)
+        self._settling.clear()
 
     def poison(self, lapses: int, now: int) -> None:
         """It took its workers down too often to be tried again."""

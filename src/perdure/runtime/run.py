@@ -73,7 +73,7 @@ class Run(Generic[R_co]):
         raise ExecutionFailed(f"{self.id} failed: {error.type}: {error.message}", self.key, error.type, details)
 
     async def _settled(self, timeout: Duration | None) -> tuple[Status, bytes | None, bytes | None]:
-        """Status, result and, if it is stuck, why; without a look at the store if our own worker brings it to an end."""
+        """Status, result and, if it is stuck, why; without a look at the store if our own worker ends it."""
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
             while True:
                 news = self._app.news(self.key)

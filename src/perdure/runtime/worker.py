@@ -18,11 +18,12 @@ from typing import Any
 from perdure.core import guard
 from perdure.core.loop import turns
 from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome
-from perdure.errors import OutcomeUnknown, StoreError
+from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.ports import Store, Stream
 from perdure.runtime.attempt import Attempts
 from perdure.runtime.clock import Clock
+from perdure.runtime.committer import Committer, Group
 from perdure.runtime.resident import FAULTS, Resident
 from perdure.runtime.settings import Settings
 
@@ -54,17 +55,14 @@ class Worker:
         self._ended = ended
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         self.attempts = Attempts(clock, client, self._executor, settings.concurrency, settings.payload_bytes)
+        self._committer = Committer(self, store, clock, settings)
         self._cache: OrderedDict[str, Resident] = OrderedDict()
-        self._ready: dict[str, Resident] = {}  # in the order in which they rang
         self._mailed: set[str] = set()
         self._holding: set[str] = set()
-        self._bell = asyncio.Event()
         self._mailbell = asyncio.Event()
         self._room = asyncio.Event()
         self._nudge = asyncio.Event()
         self._occupied = asyncio.Event()
-        self._calm = asyncio.Event()
-        self._flying = False
         self._next_look: int = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._lease = int(settings.lease * 1e6)
@@ -77,8 +75,8 @@ class Worker:
         for workflow in self._registry.workflows():
             workflow.check()
         self._room.set()
-        for loop in (self._receive, self._commit, self._relay, self._fetch_mail, self._renew):
-            self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure{loop.__name__}"))
+        for loop in (self._receive, self._committer.step, self._relay, self._fetch_mail, self._renew):
+            self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure-{loop.__name__}"))
 
     async def stop(self, grace: float | None = None) -> None:
         """No new work; let running actions finish; give everything back."""
@@ -93,9 +91,7 @@ class Worker:
         self._ring_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
-                while self._ready or self._flying:
-                    self._calm.clear()
-                    await self._calm.wait()
+                await self._committer.calm()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -135,8 +131,7 @@ class Worker:
         return self._clock.now()
 
     def ring(self, resident: Resident) -> None:
-        self._ready[resident.key] = resident
-        self._bell.set()
+        self._committer.ring(resident)
 
     def ring_at(self, resident: Resident, due: int) -> None:
         delay = max(0.0, (due - self._clock.now()) / 1e6)
@@ -224,92 +219,51 @@ class Worker:
         self._occupied.set()
         self.ring(resident)
 
-    # The committer.
+    # What the committer calls.
 
-    async def _commit(self) -> None:
-        if not self._ready:
-            self._calm.set()
-        await self._bell.wait()
-        batch, commits = self._gather()
-        if not commits:
-            return
-        self._flying = True
-        try:
-            outcomes = await self._store.commit(commits)
-        except OutcomeUnknown:
-            await self._unknown(batch)
-            raise
-        except StoreError:
-            for resident in batch:
-                self.ring(resident)
-            raise
-        finally:
-            self._flying = False
-        await self._settle(batch, commits, outcomes)
+    def here(self, resident: Resident) -> bool:
+        return self.residents.get(resident.key) is resident
 
-    def _gather(self) -> tuple[list[Resident], list[Commit]]:
-        """Take what is ready, run its turns, and collect what is to be written."""
-        batch: list[Resident] = []
-        commits: list[Commit] = []
-        now, size = self._clock.now(), 0
-        loop_time = asyncio.get_running_loop().time()
-        with turns():
-            while self._ready and len(commits) < self.settings.group and size < self.settings.group_bytes:
-                key = next(iter(self._ready))
-                resident = self._ready.pop(key)
-                if self.residents.get(key) is not resident:
-                    continue
-                if loop_time > resident.lease_until:
-                    log.warning("%s: the lease ran out before it could be renewed; giving it up", key)
-                    self._evict(resident)
-                    continue
-                commit = self._prepare(resident, now)
-                if commit is None:
-                    resident.launch(now)
-                else:
-                    batch.append(resident)
-                    commits.append(commit)
-                    size += sum(len(row.data) for row in commit.rows)
-        if not self._ready:
-            self._bell.clear()
-        return batch, commits
+    def evict(self, resident: Resident) -> None:
+        self._leave(resident)
+        resident.drop()
 
-    def _prepare(self, resident: Resident, now: int) -> Commit | None:
-        """A mistake of the engine's own concerns one execution: it waits for a person, the others go on."""
-        try:
-            return resident.prepare(now)
-        except Exception as error:
-            log.exception("%s broke the engine", resident.key)
-            resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
-            return resident.prepare(now)
-
-    async def _settle(self, batch: list[Resident], commits: list[Commit], outcomes: Sequence[Outcome]) -> None:
+    async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None:
+        """A group was written, or refused, one by one."""
         now = self._clock.now()
         hints: list[Hint] = []
-        mailed: list[str] = []
         with turns():
-            for resident, commit, outcome in zip(batch, commits, outcomes, strict=True):
-                match outcome:
-                    case "ok":
-                        self._written(resident, now)
-                        hints += [Hint(start.key, start.queue) for start in commit.children]
-                        hints += [Hint(letter.key) for letter in commit.mail]
-                        if resident.ended is not None:
-                            hints.append(Hint(resident.key, ended=True))
-                    case "mail":
-                        if resident.ended is None:
-                            resident.committed()
-                        mailed.append(resident.key)
-                    case "early":
-                        self.ring_at(resident, (commit.fired or now) + 1000)
-                    case "stale":
-                        log.info("%s: another worker has gone on with it", resident.key)
-                        self._evict(resident)
-        if mailed:
-            self._mailed.update(mailed)
-            self._mailbell.set()
+            for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
+                if outcome == "ok":
+                    hints += [Hint(start.key, start.queue) for start in commit.children]
+                    hints += [Hint(letter.key) for letter in commit.mail]
+                    if isinstance(commit.settle, End):
+                        hints.append(Hint(resident.key, ended=True))
+                if self.here(resident):  # it may have been lost while this was under way
+                    self._settle(resident, commit, outcome, now)
         if hints:
             await self._stream.publish(self._addressed(hints))
+
+    async def unknown(self, batch: Sequence[Resident]) -> None:
+        """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
+        for resident in batch:
+            self.evict(resident)
+        await self._stream.publish([Hint(resident.key, resident.workflow.queue, to=self.me) for resident in batch])
+
+    def _settle(self, resident: Resident, commit: Commit, outcome: Outcome, now: int) -> None:
+        match outcome:
+            case "ok":
+                self._written(resident, now)
+            case "mail":
+                if resident.ended is None:
+                    resident.committed()
+                self._mailed.add(resident.key)
+                self._mailbell.set()
+            case "early":
+                self.ring_at(resident, (commit.fired or now) + 1000)
+            case "stale":
+                log.info("%s: another worker has gone on with it", resident.key)
+                self.evict(resident)
 
     def _addressed(self, hints: list[Hint]) -> list[Hint]:
         """Mail for an execution that we hold ourselves needs no stream; for others the queue finds the holder."""
@@ -364,22 +318,12 @@ class Worker:
 
     def _leave(self, resident: Resident) -> None:
         self.residents.pop(resident.key, None)
-        self._ready.pop(resident.key, None)
+        self._committer.forget(resident)
         self._room.set()
-
-    def _evict(self, resident: Resident) -> None:
-        self._leave(resident)
-        resident.drop()
 
     def _forget(self, key: str) -> None:
         if (cached := self._cache.pop(key, None)) is not None:
             cached.drop()
-
-    async def _unknown(self, batch: list[Resident]) -> None:
-        """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
-        for resident in batch:
-            self._evict(resident)
-        await self._stream.publish([Hint(resident.key, resident.workflow.queue, to=self.me) for resident in batch])
 
     # Mail for what is held.
 
@@ -461,4 +405,4 @@ class Worker:
                 resident.lease_until = sent + self.settings.lease * 0.9
             else:
                 log.warning("%s: lost to another worker", key)
-                self._evict(resident)
+                self.evict(resident)

@@ -1,0 +1,144 @@
+"""The committer: whatever any execution has ready to be written goes into the next group commit.
+
+No timer, no minimum size: at low load a group is one execution and waits for nothing; under load groups grow while a
+commit is in flight. While one group is being written the turns of the next are already run, so that the store and the
+code of the workflows work side by side. An execution has at most one commit in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from perdure.core.loop import turns
+from perdure.core.records import Commit, Outcome
+from perdure.errors import OutcomeUnknown, StoreError
+from perdure.ports import Store
+from perdure.runtime.clock import Clock
+from perdure.runtime.resident import Resident
+from perdure.runtime.settings import Settings
+
+log = logging.getLogger("perdure.worker")
+
+
+class Floor(Protocol):
+    """What the committer needs of its worker."""
+
+    def here(self, resident: Resident) -> bool: ...
+    def evict(self, resident: Resident) -> None: ...
+    async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None: ...
+    async def unknown(self, batch: Sequence[Resident]) -> None: ...
+
+
+class Group:
+    """Executions whose commits share one write."""
+
+    def __init__(self) -> None:
+        self.batch: list[Resident] = []
+        self.commits: list[Commit] = []
+        self.bytes = 0
+
+    def add(self, resident: Resident, commit: Commit) -> None:
+        resident.flying = True
+        self.batch.append(resident)
+        self.commits.append(commit)
+        for row in commit.rows:
+            self.bytes += len(row.data)
+
+
+class Committer:
+    def __init__(self, floor: Floor, store: Store, clock: Clock, settings: Settings) -> None:
+        self._floor = floor
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._ready: dict[str, Resident] = {}  # in the order in which they rang
+        self._bell = asyncio.Event()
+        self._calm = asyncio.Event()
+        self._flight: tuple[Group, asyncio.Task[list[Outcome]]] | None = None
+
+    def ring(self, resident: Resident) -> None:
+        """Something came in for this execution."""
+        self._ready[resident.key] = resident
+        self._bell.set()
+
+    def forget(self, resident: Resident) -> None:
+        if self._ready.get(resident.key) is resident:
+            del self._ready[resident.key]
+
+    async def calm(self) -> None:
+        """Wait until nothing is ready and nothing is being written."""
+        while self._ready or self._flight is not None:
+            self._calm.clear()
+            await self._calm.wait()
+
+    async def step(self) -> None:
+        """Gather the next group, wait for the one in flight, send the next on its way."""
+        if not self._ready and self._flight is None:
+            self._calm.set()
+            await self._bell.wait()
+        group = Group()
+        self._gather(group)
+        if self._flight is not None:
+            await self._land()
+            self._gather(group)  # what became ready meanwhile
+        if group.commits:
+            self._flight = group, asyncio.create_task(self._store.commit(group.commits), name="perdure-commit")
+
+    def _gather(self, group: Group) -> None:
+        """Take what is ready, run its turns, and collect what is to be written."""
+        now, time = self._clock.now(), asyncio.get_running_loop().time()
+        flying: list[Resident] = []
+        with turns():
+            while (
+                self._ready and len(group.commits) < self._settings.group and group.bytes < self._settings.group_bytes
+            ):
+                resident = self._ready.pop(next(iter(self._ready)))
+                if resident.flying:
+                    flying.append(resident)
+                elif not self._floor.here(resident):
+                    continue
+                elif time > resident.lease_until:
+                    log.warning("%s: the lease ran out before it could be renewed; giving it up", resident.key)
+                    self._floor.evict(resident)
+                elif (commit := self._prepare(resident, now)) is not None:
+                    group.add(resident, commit)
+                else:
+                    resident.launch(now)
+        for resident in flying:  # their time comes when their commit has landed
+            self._ready[resident.key] = resident
+        if not self._ready:
+            self._bell.clear()
+
+    def _prepare(self, resident: Resident, now: int) -> Commit | None:
+        """A mistake of the engine's own concerns one execution: it waits for a person, the others go on."""
+        try:
+            return resident.prepare(now)
+        except Exception as error:
+            log.exception("%s broke the engine", resident.key)
+            resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
+            return resident.prepare(now)
+
+    async def _land(self) -> None:
+        assert self._flight is not None
+        group, task = self._flight
+        try:
+            outcomes = await task
+        except OutcomeUnknown:
+            self._grounded(group)
+            await self._floor.unknown(group.batch)
+            raise
+        except StoreError:  # certainly not written: all of it is still there, to be prepared again
+            self._grounded(group)
+            for resident in group.batch:
+                self.ring(resident)
+            raise
+        self._grounded(group)
+        await self._floor.landed(group, outcomes)
+
+    def _grounded(self, group: Group) -> None:
+        self._flight = None
+        for resident in group.batch:
+            resident.flying = False
