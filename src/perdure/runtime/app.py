@@ -124,8 +124,13 @@ class Perdure:
         await self.close()
 
     @asynccontextmanager
-    async def working(self, queues: Sequence[str] | None = None) -> AsyncIterator[Worker]:
-        """Run a worker inside this process for as long as the block lasts."""
+    async def working(
+        self, queues: Sequence[str] | None = None, *, drain: float | None = None
+    ) -> AsyncIterator[Worker]:
+        """Run a worker inside this process for as long as the block lasts.
+
+        At the end it waits for running actions, for at most `drain` seconds, and gives everything back.
+        """
         await self.open()
         if self.worker is not None:
             raise UsageError("this application already has a worker in this process")
@@ -140,7 +145,7 @@ class Perdure:
             yield worker
         finally:
             self.worker = None
-            await worker.stop()
+            await worker.stop(drain)
             await self.stream.close()
 
     def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
@@ -150,7 +155,7 @@ class Perdure:
         """
 
         async def main() -> R:
-            async with self, self.working():
+            async with self, self.working(drain=1):
                 return await (await self.start(workflow, *args, id=id)).result()
 
         return asyncio.run(main())

@@ -57,6 +57,7 @@ class Committer:
         self._ready: dict[str, Resident] = {}  # in the order in which they rang
         self._bell = asyncio.Event()
         self._calm = asyncio.Event()
+        self._next = Group()
         self._flight: tuple[Group, asyncio.Task[list[Outcome]]] | None = None
 
     def ring(self, resident: Resident) -> None:
@@ -70,7 +71,7 @@ class Committer:
 
     async def calm(self) -> None:
         """Wait until nothing is ready and nothing is being written."""
-        while self._ready or self._flight is not None:
+        while self._ready or self._next.commits or self._flight is not None:
             self._calm.clear()
             await self._calm.wait()
 
@@ -79,12 +80,12 @@ class Committer:
         if not self._ready and self._flight is None:
             self._calm.set()
             await self._bell.wait()
-        group = Group()
-        self._gather(group)
+        self._gather(self._next)
         if self._flight is not None:
             await self._land()
-            self._gather(group)  # what became ready meanwhile
-        if group.commits:
+            self._gather(self._next)  # what became ready meanwhile
+        if self._next.commits:
+            group, self._next = self._next, Group()
             self._flight = group, asyncio.create_task(self._store.commit(group.commits), name="perdure-commit")
 
     def _gather(self, group: Group) -> None:
