@@ -196,7 +196,7 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        if self.refuse_if_closed():
+        if self.closed:
             return Handle()
         if when <= self.now:
             return self.call_soon(callback, *args, context=context)
@@ -210,7 +210,7 @@ class Loop(asyncio.AbstractEventLoop):
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
-        if self.refuse_if_closed():
+        if self.closed:
             return _Never(loop=self)
         future = Future(loop=self)
         # A counter of its own: Python versions differ in how many internal futures they make.
@@ -220,7 +220,7 @@ class Loop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Context | None = None, **options: Any
     ) -> Task:
-        if self.closed:  # not an error: what gather() has yet to make tasks of would be left without anybody to await it
+        if self.closed:
             coro.close()
             return _Never(loop=self)  # type: ignore[return-value]
         if options.pop("eager_start", None):
@@ -386,8 +386,11 @@ class Park:
 
 
 class _Never(asyncio.Future[Any]):
-    """What a closed loop gives out in place of tasks, and to code that does not take no for an answer: awaiting it
-    gives control back."""
+    """What a closed loop gives out in place of futures and tasks: awaiting it gives control back, for ever.
+
+    It does not raise, because code such as `gather(undo(1), undo(2))` or `wait_for(undo(), 5)` would then leave
+    coroutines that nobody awaited.
+    """
 
     def get_name(self) -> str:
         return "never"

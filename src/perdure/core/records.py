@@ -113,7 +113,7 @@ HoldAnswer: TypeAlias = Held | Busy | Gone
 
 
 class Park(Struct, frozen=True, gc=False):
-    """Give the hold back cleanly; wake at `due`, or only by mail."""
+    """Give the hold back cleanly; wake at `due`, or only by mail. No state means that it has not changed."""
 
     status: Status
     due: int | None

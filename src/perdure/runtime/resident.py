@@ -10,6 +10,7 @@ Rules kept here:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -84,15 +85,12 @@ class Resident:
 
     # From outside.
 
-    def deliver(self, letters: Any) -> bool:
-        """Take mail that was not seen before; True if there was any."""
-        news = False
+    def deliver(self, letters: Iterable[Mail]) -> None:
+        """Take mail that was not seen before."""
         for letter in letters:
             if letter.id not in self._seen:
                 self._seen.add(letter.id)
                 self._letters.append(letter)
-                news = True
-        return news
 
     def again(self, held: Held, now: int) -> None:
         """Held once more, by the same worker, with the replay still in memory."""
@@ -351,9 +349,9 @@ class Resident:
             self.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=self.version - 1)
 
     def _redrive(self, wish: mail.RedriveLetter, now: int, message_id: str) -> None:
+        """Not in this memory, which does not fit the log: it is parked, due at once, and loaded afresh."""
         self._write(ev.Redriven(wish.reason, wish.by), now, message_id)
-        self.history.extend(self.rows)
-        self._load(now)
+        self.stuck = None
 
     def _stick(self, fault: PerdureError, now: int) -> None:
         """The code does not fit the log: keep everything, run nothing, say why."""
@@ -418,8 +416,11 @@ class Resident:
     def _decide(self, now: int) -> Park | End | None:
         replay = self.replay
         if replay is None:
-            waits = _encode({"stuck": self.stuck}) if self.stuck is not None else None
-            return Park("stuck", None, None, waits)
+            if self.running:
+                return None  # their results belong into the log all the same
+            if self.stuck is None:
+                return Park("open", now)
+            return Park("stuck", None, None, _encode({"stuck": self.stuck}))
         if replay.outcome is not None:
             return self._end(replay)
         status: Status = "open" if replay.paused is None else "paused"

@@ -354,9 +354,9 @@ class Worker:
             self._nudge.set()
 
     async def _relay(self) -> None:
-        queues, definitions = self.settings.queue_names, self._registry.definitions()
         quiet_since = asyncio.get_running_loop().time()
         while True:
+            queues, definitions = self.settings.queue_names, self._registry.definitions()
             now = await self._clock.sync()
             if not self.draining and len(self.residents) < self.settings.resident:
                 limit = min(self.settings.resident - len(self.residents), 500)

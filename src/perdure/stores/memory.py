@@ -359,13 +359,19 @@ class MemoryStore:
 
     def _park(self, it: _Execution, park: Park, now: int, refused: bool) -> None:
         assert it.wake is not None
-        it.status, it.state, it.waits, it.changed_at = park.status, park.state, park.waits, now
+        it.status, it.state, it.waits, it.changed_at = park.status, park.state or it.state, park.waits, now
         it.base = max(it.base, park.base)
         if not refused:
             it.wake = _Wake(park.due, it.wake.token)
 
     def _end(self, it: _Execution, end: End, now: int) -> None:
-        it.status, it.state, it.waits, it.result, it.changed_at = end.status, end.state, None, end.result, now
+        it.status, it.state, it.waits, it.result, it.changed_at = (
+            end.status,
+            end.state or it.state,
+            None,
+            end.result,
+            now,
+        )
         it.base = max(it.base, end.base)
         it.wake = None
         it.mailbox.clear()

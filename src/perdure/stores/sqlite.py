@@ -470,7 +470,7 @@ class _Transaction:
 
     def _park(self, key: str, park: Park, refused: bool) -> None:
         self._changed(
-            "update heads set status = ?, state = ?, waits = ?, changed_at = ? where key = ?",
+            "update heads set status = ?, state = coalesce(?, state), waits = ?, changed_at = ? where key = ?",
             park.status,
             park.state,
             park.waits,
@@ -482,7 +482,8 @@ class _Transaction:
 
     def _end(self, key: str, end: End) -> None:
         self._changed(
-            "update heads set status = ?, state = ?, waits = null, result = ?, changed_at = ? where key = ?",
+            "update heads set status = ?, state = coalesce(?, state), waits = null, result = ?, changed_at = ?"
+            " where key = ?",
             end.status,
             end.state,
             end.result,
