@@ -187,6 +187,8 @@ class Replay:
 
     def _drive(self, event: ev.Event, version: int, at: int) -> None:
         if self.outcome is not None:
+            if getattr(event, "ref", 0) > self.loop.ref:
+                raise self._differs(event, f"the code ends with {type(self.outcome).__name__} before it")
             return
         bad = isinstance(event, ev.CancelRequested) or getattr(event, "error", None) is not None
         self._input = (version, bad)

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Decorating registers; a second function of the same name and version is an error, its reload is not."""
+    """Decorating registers.
+
+    A second workflow of the same name and version is an error, for an execution finds its code by them; its reload is
+    not. Two actions may share a name as long as nobody looks them up by it: a workflow calls the function it names.
+    """
 
     def __init__(self) -> None:
         self._workflows: dict[tuple[str, int], Workflow[..., Any]] = {}
-        self._actions: dict[str, Action[..., Any]] = {}
+        self._actions: dict[str, list[Action[..., Any]]] = {}
 
     def add_workflow(self, workflow: Workflow[..., Any]) -> None:
         known = self._workflows.get((workflow.name, workflow.version))
@@ -29,13 +33,8 @@ class Registry:
         self._workflows[workflow.name, workflow.version] = workflow
 
     def add_action(self, action: Action[..., Any]) -> None:
-        known = self._actions.get(action.name)
-        if known is not None and not _same(known.fn, action.fn):
-            raise UsageError(
-                f"there are two actions {action.name}: {_place(known.fn)} and {_place(action.fn)};"
-                " give one another name"
-            )
-        self._actions[action.name] = action
+        others = [known for known in self._actions.get(action.name, ()) if not _same(known.fn, action.fn)]
+        self._actions[action.name] = [*others, action]
 
     def workflow(self, name: str, version: int | None = None) -> Workflow[..., Any]:
         """One version, or the newest."""
@@ -51,11 +50,14 @@ class Registry:
         return self._workflows.get((name, int(version))) if version.isdecimal() else None
 
     def action(self, name: str) -> Action[..., Any]:
-        try:
-            return self._actions[name]
-        except KeyError:
+        known = self._actions.get(name, [])
+        if not known:
             have = ", ".join(sorted(self._actions)) or "none"
-            raise NotRegistered(f"this process has no action {name}; it has: {have}") from None
+            raise NotRegistered(f"this process has no action {name}; it has: {have}")
+        if len(known) > 1:
+            places = " and ".join(_place(action.fn) for action in known)
+            raise UsageError(f"there are several actions {name}: {places}; give them different names")
+        return known[0]
 
     def definitions(self) -> list[str]:
         return [f"{name}@{version}" for name, version in self._workflows]
@@ -64,7 +66,7 @@ class Registry:
         return iter(list(self._workflows.values()))
 
     def actions(self) -> Iterator[Action[..., Any]]:
-        return iter(list(self._actions.values()))
+        return iter([action for known in self._actions.values() for action in known])
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 EPOCH = 1_893_456_000_000_000
 #: Real seconds for which time stands still while a thread works, or while somebody unknown might wake the loop.
 PATIENCE = 1.0
+#: Rounds of the loop at one instant, after which it is called a busy loop.
+ROUNDS = 1_000_000
 #: Real seconds given to open sockets and pipes before time jumps past them.
 SOCKETS = 0.05
 
@@ -78,6 +80,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jobs = 0
         self._patience = PATIENCE
         self._frozen = 0
+        self._rounds = 0
         self._resting: list[asyncio.Future[None]] = []
         self._watchers: list[Callable[[int], None]] = []
         super().__init__()
@@ -162,6 +165,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._random.shuffle(ready)
             self._ready.clear()
             self._ready.extend(ready)
+        self._rounds += 1
+        if self._rounds > ROUNDS:
+            self._rounds = 0
+            raise Deadlock(f"time stands still, because something is always ready to run:\n{waits(self)}")
         super()._run_once()  # type: ignore[misc]
 
     def _promote(self) -> None:
@@ -212,6 +219,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for watcher in list(self._watchers):
             watcher(step)
         self._micros += step
+        self._rounds = 0
 
     def _wait_for_threads(self, timeout: float | None) -> None:
         began = time.monotonic()

@@ -32,7 +32,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import Hub
 from perdure.testing.checks import check_head, check_replay
-from perdure.testing.clock import EPOCH, Deadlock, owner, virtual_loop
+from perdure.testing.clock import EPOCH, Deadlock, VirtualLoop, owner, virtual_loop
 from perdure.testing.crashes import CrashReport, crash_everywhere
 from perdure.testing.faults import CrashPoints, Faults, Process
 from perdure.testing.invariants import check_log
@@ -43,6 +43,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _log = logging.getLogger("perdure")
+#: The worlds that are open now, the newest last; a test may open one inside another.
+_open: list[World] = []
 
 #: How a test makes the world's store: it is given the virtual clock.
 MakeStore: TypeAlias = Callable[[Callable[[], int]], Store]
@@ -78,7 +80,8 @@ class World:
     waiting
     charged 7 2030-01-31
 
-    Keyword arguments are settings: `World(workers=2, lease="5s")`.
+    Keyword arguments are settings: `World(workers=2, lease="5s")`. When the block ends without an error, `check` is
+    called once more, unless `check_at_end` is False.
     """
 
     def __init__(
@@ -87,10 +90,12 @@ class World:
         workers: int = 1,
         store: MakeStore = MemoryStore,
         faults: Callable[[str], Faults | None] = lambda name: None,
+        check_at_end: bool = True,
         **settings: Any,
     ) -> None:
-        self._options: dict[str, Any] = {"store": store, **settings}
+        self._options: dict[str, Any] = {"store": store, "check_at_end": check_at_end, **settings}
         self._count = workers
+        self._check_at_end = check_at_end
         self._faults = faults
         self.settings = _settings(settings)
         self.store: Store = store(self.micros)
@@ -114,6 +119,7 @@ class World:
         self._loop = virtual_loop("World")
         self._zero = self._loop.now()
         self._open = True
+        _open.append(self)
         self._loop.set_exception_handler(self._problem)
         self._loop.watch(self._before_jump)
         _log.addHandler(self._errors)
@@ -129,17 +135,24 @@ class World:
     ) -> None:
         self._loop.unwatch(self._before_jump)
         try:
+            if error is None:
+                await self._end_well()
+        finally:
             for machine in self.machines:
-                if error is None:
-                    await machine.shut_down()
                 await machine.bury()
             await self.app.close()
-        finally:
             self._open = False
+            _open.remove(self)
             self._loop.set_exception_handler(None)
             _log.removeHandler(self._errors)
         if error is None and self._problems:
             raise self._problems[0]
+
+    async def _end_well(self) -> None:
+        if self._check_at_end and not self._problems:
+            await self.check()
+        for machine in self.machines:
+            await machine.shut_down()
 
     # What a test does.
 
@@ -228,7 +241,7 @@ class World:
         for head in await self.heads():
             rows = await self.rows(head.key)
             check_log(rows, head.key)
-            check_head(head, rows, self.micros())
+            check_head(head, rows, self.micros() if self.workers else 0)
             check_replay(head, rows)
 
     async def heads(self) -> list[Head]:
@@ -289,23 +302,15 @@ class World:
             self._call_off(AssertionError(f"something broke: {self._problems[0]!r}"), self._problems[0])
         self._jumps += 1
         if self._jumps > JUMPS:
-            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{self._why()}"))
-        if step >= LONG and not self._something_can_happen():
-            self._call_off(Deadlock(f"nothing can happen any more:\n{self._why()}"))
+            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}"))
+        if step >= LONG and self is _open[-1] and not _somebody_waits_for_a_time(self._loop):
+            if not any(world._something_can_happen() for world in _open):
+                self._call_off(Deadlock(f"nothing can happen any more:\n{_why()}"))
 
     def _something_can_happen(self) -> bool:
         if any(machine.is_busy() for machine in self.workers):
             return True
-        horizon = self._loop.time() + NEVER / 2
-        timers = [timer for timer in self._loop._scheduled if not timer._cancelled and timer._when < horizon]
-        if any(timer._context.get(owner) is None for timer in timers):
-            return True  # the test itself waits for a time
         return _at_once(self.store.next_due(self.queues(), registry.definitions())) is not None
-
-    def _why(self) -> str:
-        unfinished = [head.key for head in _at_once(self.heads()) if head.status not in ENDED]
-        lines = [f"  {_at_once(self.app.get(id_of(key), tenant_of(key)).why())}" for key in unfinished[:20]]
-        return "\n".join(lines) or "  every execution has ended"
 
     def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
         self._loop.unwatch(self._before_jump)
@@ -323,6 +328,22 @@ class _Errors(logging.Handler):
         problem = AssertionError(record.getMessage())
         problem.__cause__ = record.exc_info[1] if record.exc_info else None
         self._problems.append(problem)
+
+
+def _somebody_waits_for_a_time(loop: VirtualLoop) -> bool:
+    """Whether the test itself has a timer; those of workers are only for looking up now and then."""
+    horizon = loop.time() + NEVER / 2
+    timers = [timer for timer in loop._scheduled if not timer._cancelled and timer._when < horizon]
+    return any(timer._context.get(owner) is None for timer in timers)
+
+
+def _why() -> str:
+    """What every execution that has not ended waits for, in all open worlds."""
+    lines = []
+    for world in _open:
+        unfinished = [head.key for head in _at_once(world.heads()) if head.status not in ENDED]
+        lines += [f"  {_at_once(world.app.get(id_of(key), tenant_of(key)).why())}" for key in unfinished[:20]]
+    return "\n".join(lines) or "  every execution has ended"
 
 
 def _settings(chosen: dict[str, Any]) -> Settings:

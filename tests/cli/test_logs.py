@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import SHOP, Shop
+from tests.cli.processes import Process
+
+TEA = '{"item": "tea"}'
+
+
+@pytest.fixture
+def waiting(shop: Shop) -> Shop:
+    """A shop with one order that waits for its event; its worker has gone."""
+    with shop.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        shop.run("start", "shop.py", "fulfil", TEA, "--id", "order-1")
+        with shop.process("tail", "order-1", "--follow") as tail:
+            tail.line("Published")
+        assert worker.stop() == 0
+    return shop
+
+
+def test_a_log_goes_out_and_comes_in(waiting: Shop) -> None:
+    shop = waiting
+    text = shop.out("export", "order-1")
+    assert json.loads(text)["format"] == "perdure-log/1"
+    shop.run("import", "-", "--id", "order-2", input=text)
+    assert "events of order-1 in log.json" in shop.out("export", "order-1", "-o", "log.json")
+    assert shop.json("export", "order-1", "-o", "log.json")["events"] == 3
+    answer = shop.json("import", "log.json", "--id", "order-3", "--tenant", "other")
+    assert (answer["id"], answer["tenant"], answer["status"]) == ("order-3", "other", "waiting")
+    logs = [
+        shop.json("show", *where)["log"]
+        for where in (["order-1"], ["order-2"], ["order-3", "--tenant", "other"])
+    ]
+    assert [[entry["data"] for entry in log] for log in logs] == [[entry["data"] for entry in logs[0]]] * 3
+
+
+def test_what_is_no_log_is_refused(shop: Shop) -> None:
+    assert "cannot be read" in shop.error("import", "nothing.json")
+    (shop.folder / "odd.json").write_text("{")
+    assert "is not JSON" in shop.error("import", "odd.json")
+    (shop.folder / "odd.json").write_text("{}")
+    assert "not an exported log" in shop.error("import", "odd.json")
+
+
+def test_the_same_code_fits(waiting: Shop) -> None:
+    assert waiting.out("replay", "shop.py", "--check") == "1 replayed, 1 fits\n"
+    data = waiting.json("replay", "shop.py", "--check")
+    assert (data["ok"], data["counts"]) == (True, {"fits": 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("    await charge(order)\n", "    await ship(order.item)\n", "asks for action ship as command 1"),
+        ("    await charge(order)\n", "    await charge(Order('gin'))\n", "with [{"),
+        ("    await charge(order)\n", "    return 'free'\n", "but the code ends before it"),
+        ("order: Order) -> str:\n    \"\"\"An", "order: int) -> str:\n    \"\"\"An", "does not fit the workflow's parameters"),
+    ],
+)
+def test_other_code_diverges(waiting: Shop, old: str, new: str, reason: str) -> None:
+    waiting.file.write_text(SHOP.replace(old, new))
+    text = waiting.out("replay", "shop.py", "--check", code=1)
+    assert text.startswith("diverges  order-1  fulfil@1  waiting")
+    assert reason in text
+    assert waiting.out("replay", "shop.py") == text
+    data = waiting.json("replay", "shop.py", "order-1", "--check", code=1)
+    assert data["findings"][0]["answer"] == "diverges"
+
+
+def test_a_definition_that_is_gone_is_missing(waiting: Shop) -> None:
+    waiting.file.write_text(SHOP.replace("async def fulfil", "async def deliver"))
+    assert "missing  order-1  fulfil@1" in waiting.out("replay", "shop.py", "--check", code=1)
+    waiting.run("replay", "shop.py", "--check", "--missing-ok")
+    waiting.run("replay", "shop.py", "--check", "--workflow", "echo")
+
+
+def test_a_stuck_execution_is_mended_or_not(waiting: Shop) -> None:
+    broken = SHOP.replace("    await charge(order)\n", "    await ship(order.item)\n")
+    waiting.file.write_text(broken)
+    with waiting.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        waiting.json("send", "order-1", "packed", '{"tracking": "X1"}')
+        with waiting.process("tail", "order-1", "--follow") as tail:
+            tail.line("Stuck")
+        worker.stop()
+    assert "stuck  order-1" in waiting.out("replay", "shop.py", "--check")
+    waiting.file.write_text(SHOP)
+    assert waiting.json("replay", "shop.py", "--check")["counts"] == {"mended": 1}
+
+
+def test_replay_begins_at_the_newest_restart(shop: Shop) -> None:
+    shop.file.write_text(
+        "import asyncio\n"
+        "from perdure import action, event, workflow\n"
+        "@action\nasync def step(n: int) -> int: return n\n"
+        "@workflow\nasync def rounds(n: int) -> None:\n"
+        "    await step(n)\n"
+        "    if n < 3: workflow.restart_with(n + 1)\n"
+        "    await event('stop')\n"
+    )
+    with shop.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        shop.run("start", "shop.py", "rounds", "1", "--id", "r")
+        with shop.process("tail", "r", "--follow") as tail:
+            tail.line("step → 3")
+        worker.stop()
+    assert shop.out("replay", "shop.py", "--check") == "1 replayed, 1 fits\n"
+
+
+def test_replay_checks_the_code_as_well(waiting: Shop) -> None:
+    waiting.file.write_text(SHOP.replace("    await charge(order)\n", "    import time; time.sleep(1)\n"))
+    assert "time.sleep" in waiting.error("replay", "shop.py", "--check")
+
+
+def test_replay_needs_a_known_id(waiting: Shop, worker: Process) -> None:
+    assert "no execution" in waiting.error("replay", "shop.py", "nobody", code=1)
