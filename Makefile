@@ -29,7 +29,7 @@ demo: $(READY) ## run the demonstration
 check: $(READY) ## format, lint, types, layers and the tests of the core: seconds
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools run-core
 
-test: $(READY) ## everything: the tools, all tests, then core and flows on every other Python found
+test: $(READY) ## everything: the tools, all tests, then core, corpus and runtime on every other Python found
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools
 	@echo "== pytest, $$($(BIN)/python --version)"
 	@$(BIN)/python -m pytest
@@ -96,7 +96,7 @@ other-pythons:
 		test $$version != $$main || continue; \
 		$(SUBMAKE) $(VENV)-$$version/.ready; \
 		test -e $(VENV)-$$version/.ready || continue; \
-		echo "== pytest tests/core tests/flows, $$($(VENV)-$$version/bin/python --version)"; \
+		echo "== pytest tests/core tests/corpus tests/runtime, $$($(VENV)-$$version/bin/python --version)"; \
 		$(VENV)-$$version/bin/python -m pytest -p no:cacheprovider \
-			tests/core tests/flows src/perdure/core src/perdure/flows; \
+			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows; \
 	done

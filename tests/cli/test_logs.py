@@ -31,10 +31,7 @@ def test_a_log_goes_out_and_comes_in(waiting: Shop) -> None:
     assert shop.json("export", "order-1", "-o", "log.json")["events"] == 3
     answer = shop.json("import", "log.json", "--id", "order-3", "--tenant", "other")
     assert (answer["id"], answer["tenant"], answer["status"]) == ("order-3", "other", "waiting")
-    logs = [
-        shop.json("show", *where)["log"]
-        for where in (["order-1"], ["order-2"], ["order-3", "--tenant", "other"])
-    ]
+    logs = [shop.json("show", *where)["log"] for where in (["order-1"], ["order-2"], ["order-3", "--tenant", "other"])]
     assert [[entry["data"] for entry in log] for log in logs] == [[entry["data"] for entry in logs[0]]] * 3
 
 
@@ -57,8 +54,12 @@ def test_the_same_code_fits(waiting: Shop) -> None:
     [
         ("    await charge(order)\n", "    await ship(order.item)\n", "asks for action ship as command 1"),
         ("    await charge(order)\n", "    await charge(Order('gin'))\n", "with [{"),
-        ("    await charge(order)\n", "    return 'free'\n", "but the code ends before it"),
-        ("order: Order) -> str:\n    \"\"\"An", "order: int) -> str:\n    \"\"\"An", "does not fit the workflow's parameters"),
+        ("    await charge(order)\n", "    return 'free'\n", "but the code ends with Completed before it"),
+        (
+            'order: Order) -> str:\n    """An',
+            'order: int) -> str:\n    """An',
+            "does not fit the workflow's parameters",
+        ),
     ],
 )
 def test_other_code_diverges(waiting: Shop, old: str, new: str, reason: str) -> None:
@@ -109,6 +110,26 @@ def test_replay_begins_at_the_newest_restart(shop: Shop) -> None:
             tail.line("step → 3")
         worker.stop()
     assert shop.out("replay", "shop.py", "--check") == "1 replayed, 1 fits\n"
+
+
+def test_a_record_that_the_code_no_longer_makes_diverges(shop: Shop) -> None:
+    before = (
+        "from perdure import event, workflow\n"
+        "@workflow\nasync def waits() -> None:\n"
+        "    workflow.record(lambda: 1)\n"
+        "    await event('stop')\n"
+    )
+    shop.file.write_text(before)
+    with shop.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        shop.run("start", "shop.py", "waits", "--id", "w")
+        with shop.process("tail", "w", "--follow") as tail:
+            tail.line("Marked")
+        worker.stop()
+    shop.file.write_text(before.replace("    workflow.record(lambda: 1)\n", ""))
+    assert "version 2 of the log records record as command 1, but the code does not" in shop.out(
+        "replay", "shop.py", "--check", code=1
+    )
 
 
 def test_replay_checks_the_code_as_well(waiting: Shop) -> None:

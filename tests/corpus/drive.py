@@ -48,7 +48,9 @@ class Case(Struct, frozen=True, omit_defaults=True):
     noise: bool = True  # attempts, pauses, take-overs and parks in between
 
     def __str__(self) -> str:
-        return f"{self.member}-{self.seed}{'-failing' * self.failing}{f'-cancel{self.cancel_at}' * (self.cancel_at >= 0)}"
+        return (
+            f"{self.member}-{self.seed}{'-failing' * self.failing}{f'-cancel{self.cancel_at}' * (self.cancel_at >= 0)}"
+        )
 
 
 class Point(Struct, frozen=True):
@@ -81,6 +83,7 @@ def look(replay: Replay) -> dict[str, Any]:
         "published": dict(replay.published),
         "cancel": replay.cancel is not None,
         "paused": replay.paused is not None,
+        "stuck": replay.stuck is not None,
         "undos": [(undo.spec.name, text(undo.args), text(undo.result), undo.version) for undo in replay.undos],
         "kept": replay.kept,
         "places": [where(task) for task in replay.loop.tasks.values()],
@@ -157,10 +160,18 @@ class Drive:
         choices = self.choices()
         if choices:
             self.happen(choices[self.below(len(choices))])
+        elif not self.go_on():
+            self.cancel()  # nothing else can wake it
+
+    def go_on(self) -> bool:
+        """Let through what was kept back; False if nothing is."""
+        if self.replay.stuck is not None:
+            self.drive(ev.Redriven())
         elif self.replay.paused is not None:
             self.drive(ev.Resumed())
         else:
-            self.cancel()  # nothing else can wake it
+            return False
+        return True
 
     def choices(self) -> list[tuple[str, Any]]:
         replay = self.replay
@@ -169,7 +180,7 @@ class Drive:
         choices += [("late", ref) for ref in self.dropped if ref not in self.settled][:1]
         if self.events:
             choices.append(("event", self.events[0]))
-        if replay.paused is None and replay.loop.timers:
+        if replay.paused is None and replay.stuck is None and replay.loop.timers:
             choices.append(("timer", min((replay.due_of(timer), ref) for ref, timer in replay.loop.timers.items())))
         return choices
 
@@ -208,8 +219,8 @@ class Drive:
 
     def cancel(self) -> None:
         self.cancels += 1
-        if self.replay.paused is not None:
-            self.drive(ev.Resumed("cancelled"))
+        while self.go_on():
+            pass
         if self.replay.outcome is None:
             self.drive(ev.CancelRequested(f"cancel {self.cancels}", deadline=self.at + 10**12))
 
@@ -232,8 +243,10 @@ class Drive:
             self.note(ev.ActionProgressed(open[-1].ref, 1, Raw(b"[50]")))
         elif dice < 57 and self.replay.paused is None:
             self.note(ev.Paused(0, "lunch"))
-        elif dice < 70 and self.replay.paused is not None:
-            self.drive(ev.Resumed())
+        elif dice < 60 and self.replay.stuck is None:
+            self.note(ev.Stuck("limit", "to see whether it matters"))
+        elif dice < 72:
+            self.go_on()
 
     # The log.
 

@@ -57,10 +57,10 @@ def test_hello_goes_on_after_an_interrupt(tmp_path: Path) -> None:
         if "a timer is due" in answer.stdout:
             break
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=20)
+    first.communicate(timeout=50)
     # When it is run again
     again = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=20, check=True
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=50, check=True
     )
     # Then it has one start and one timer: it went on where it was.
     log = subprocess.run(

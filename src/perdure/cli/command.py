@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from perdure.cli import loading
 from perdure.cli.display import Display
 from perdure.errors import (
     EventConflict,
@@ -85,17 +86,22 @@ class Call:
         self.show = Display(json)
         self.app: Perdure | None = None
 
-    def application(self, module: str | None = None, **settings: Any) -> Perdure:
+    def application(self, module: str | None = None, *, code: bool = False, **settings: Any) -> Perdure:
         """The application of a module, or one on the store alone."""
-        from perdure.cli import loading
-
         self.app = loading.application(module, store=self.store, tenant=self.tenant, **settings)
+        if code and module is not None:
+            loading.registered(module)
         return self.app
 
     @asynccontextmanager
-    async def client(self, module: str | None = None, *, create: bool = False) -> AsyncIterator[Perdure]:
-        """An open application without a worker. A file that is not there is only made where `create` says so."""
-        app = self.application(module)
+    async def client(
+        self, module: str | None = None, *, code: bool = False, create: bool = False
+    ) -> AsyncIterator[Perdure]:
+        """An open application without a worker.
+
+        With `code` the module must register something. A store that is not there is made only with `create`.
+        """
+        app = self.application(module, code=code)
         if not create:
             _must_exist(app)
         async with app:

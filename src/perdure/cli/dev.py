@@ -42,8 +42,8 @@ def run(call: Call, module: str) -> int:
     """Work until a signal comes. A reload does not return: the process begins again."""
     sys.dont_write_bytecode = True  # it tells files apart by whole seconds: too coarse for somebody who edits
     try:
-        app = call.application(module, replay_always=True, log_format="json" if call.show.json else None)
-        loading.registered(module)
+        log_format = "json" if call.show.json else None
+        app = call.application(module, code=True, replay_always=True, log_format=log_format)
     except loading.Broken as error:
         if call.debug:
             traceback.print_exc()

@@ -17,11 +17,10 @@ import msgspec
 from msgspec import Struct
 from typer import Argument, Option
 
-from perdure.cli import loading
 from perdure.cli.command import AppOption, Call, Module, RunId, command
 from perdure.cli.display import head_data, status_text, styled
 from perdure.core import copies, events as ev
-from perdure.core.commands import Limits, command_of
+from perdure.core.commands import Limits
 from perdure.core.loop import turns
 from perdure.core.records import Head, Row, ShownStatus, id_of
 from perdure.core.replay import Replay
@@ -68,8 +67,7 @@ async def replay(
     Example: perdure replay shop.py --check
     """
     findings: list[Finding] = []
-    async with call.client(module) as client:
-        loading.registered(module)
+    async with call.client(module, code=True) as client:
         for known in registry.workflows():
             known.check()
         heads = await _chosen(client, ids or (), workflow)
@@ -136,24 +134,10 @@ def differs(key: str, definition: Any, rows: Sequence[Row], limits: Limits) -> s
     with turns():
         try:
             replay.load(rows)
-            return _unreached(replay, rows)
         except PerdureError as fault:
             return str(fault).removeprefix(f"{key}: ")
         finally:
             replay.evict()
-
-
-def _unreached(replay: Replay, rows: Sequence[Row]) -> str | None:
-    """The first command of the log that the code never comes to, because it ends before."""
-    for row in rows:
-        event = ev.read(row)
-        ref = getattr(event, "ref", 0)
-        if ref > replay.loop.ref and not isinstance(event, ev.Restarted):
-            kind, name, _ = command_of(event)
-            return (
-                f"version {row.version} of the log records {kind} {name}".rstrip()
-                + f" as command {ref}, but the code ends before it"
-            )
     return None
 
 

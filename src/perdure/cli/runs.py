@@ -44,7 +44,7 @@ async def start(
     """
     given = values.json_list(input) if input is not None else []
     given += [values.json_value(text, "an argument") for text in args or ()]
-    async with call.client(module, create=True) as client:
+    async with call.client(module, code=True, create=True) as client:
         run = await client.start_by_name(workflow, given, version=version, id=id)
         if wait:
             return await _wait(call, client, run)

@@ -37,8 +37,7 @@ def worker(
 
     # Only what is given on the command line goes above the module's own settings.
     log_format = "json" if call.show.json else None
-    app = call.application(module, queues=queues, concurrency=concurrency, log_format=log_format)
-    loading.registered(module)
+    app = call.application(module, code=True, queues=queues, concurrency=concurrency, log_format=log_format)
     telemetry.configure(app.settings, root=all_logs)
 
     def ready(one: Worker) -> None:

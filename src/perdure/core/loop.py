@@ -146,7 +146,7 @@ class Loop(asyncio.AbstractEventLoop):
     __perdure_loop__ = True
 
     def __init__(self, execution: Any = None, ref: int = 0, steps: int = 1_000_000) -> None:
-        self.execution = execution
+        self.execution: Any = execution
         self.now = 0.0
         self.ref = ref
         self.steps = steps

@@ -149,12 +149,18 @@ class Replay:
         self.loop.evict()
 
     def _index(self, log: Sequence[tuple[Row, ev.Event]]) -> None:
-        window = False
+        window = self.paused is not None or self.stuck is not None
         for row, event in log:
             ref = getattr(event, "ref", 0)
             if ref and not isinstance(event, ev.Restarted):
-                self._expected.setdefault(ref, (row.version, event))
-                self._highest = max(self._highest, ref)
+                if ref not in self._expected:
+                    self._expected[ref] = (row.version, event)
+                if ref > self._highest:
+                    self._highest = ref
+            if type(event) is ev.ActionSettled:  # nearly all of them
+                if not window:
+                    self._last_input = row.version
+                continue
             if isinstance(event, ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted):
                 self._outputs.add((type(event), event.ref))
             if isinstance(event, ev.Marked):
@@ -558,10 +564,12 @@ class Replay:
             )
 
     def _expect(self, ref: int, kind: str, name: str, args: Raw | None) -> None:
-        recorded = self._expected.get(ref)
+        recorded = self._expected.pop(ref, None)
         if recorded is None:
             return
         version, event = recorded
+        if type(event) is ev.ActionSettled and kind == "action" and event.name == name and event.args == args:
+            return
         there, there_name, there_args = command_of(event)
         if there != kind or (there_name and there_name != name):
             asked = f"{kind} {name}".strip()

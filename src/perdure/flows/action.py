@@ -10,7 +10,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple, final, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, final, overload
 
 import msgspec
 from msgspec import Raw, Struct, structs
@@ -27,6 +27,8 @@ from perdure.flows.registry import registry
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
+#: What calling an action gives. Not Coroutine[Any, Any, R]: with an explicit Any mypy gives up on `gather`.
+Call: TypeAlias = Coroutine[object, None, R]
 
 
 class Options(Struct, frozen=True):
@@ -65,13 +67,13 @@ class Action(Generic[P, R]):
         self.how = options
         self.compensation: Action[..., Any] | None = None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()
         if running is not None:
             # Encoded at the call: the workflow may change the objects before the task first runs.
             return running.act(self, Raw(self.signature.encode(args, kwargs)), self.compensation)
         if self.is_async:
-            plain: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
+            plain: Call[R] = self.fn(*args, **kwargs)
             return plain
         return asyncio.to_thread(self.fn, *args, **kwargs)
 

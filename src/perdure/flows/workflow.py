@@ -28,7 +28,7 @@ from perdure.core.records import id_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import ExecutionError, UsageError
-from perdure.flows.action import Action, action, with_result
+from perdure.flows.action import Action, Call, action, with_result
 from perdure.flows.current import execution, inside, this_attempt
 from perdure.flows.registry import registry
 
@@ -78,7 +78,7 @@ class Workflow(Generic[P, R]):
         guard.refuse(self.fn)
         guard.watch(guard.reachable(self.fn))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()
         if running is None:
             return self.fn(*args, **kwargs)

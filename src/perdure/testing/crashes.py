@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core import events as ev
-from perdure.core.records import Row
+from perdure.core.records import Head, Row
 from perdure.errors import ExecutionError
 from perdure.runtime.run import Run
 from perdure.testing.faults import CrashPoints
@@ -66,7 +66,7 @@ async def crash_everywhere(
             world.add_worker(points).process.on_kill.append(world.add_worker)
             await world.settle()
             run = await world.app.start(workflow, *args, id=id)
-            await _drive(run, send)
+            await drive(run, send)
             seen = await _ended(world, run)
             points.counting = False
             await world.check()
@@ -93,7 +93,8 @@ async def crash_everywhere(
     return CrashReport(first.status, count.calls, 1 + 2 * len(count.calls), dict(most))
 
 
-async def _drive(run: Run[Any], send: Send) -> None:
+async def drive(run: Run[Any], send: Send) -> None:
+    """Do to a run what comes from outside; ids are fixed, so it may be done again."""
     if callable(send):
         await send(run)
         return
@@ -106,11 +107,16 @@ async def _ended(world: World, run: Run[Any]) -> _Seen:
         await run.result()
     except ExecutionError:
         pass
-    head = await run.head()
+    status, result = end_of(await run.head())
+    return _Seen(status, result, _inputs(await world.rows(run.key)), Counter(world.attempts))
+
+
+def end_of(head: Head) -> tuple[str, Any]:
+    """How an execution ended: what must be the same with and without faults."""
     result = msgspec.json.decode(head.result) if head.result else msgspec.json.decode(head.waits or b"null")
     if head.status == "failed":
-        result = result["type"], result["message"]
-    return _Seen(head.status, result, _inputs(await world.rows(run.key)), Counter(world.attempts))
+        result = [result["type"], result["message"]]
+    return head.status, result
 
 
 def _inputs(rows: Sequence[Row]) -> Counter[tuple[str, ...]]:

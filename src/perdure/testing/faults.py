@@ -111,6 +111,11 @@ NO_FAULT = Fault()
 class Faults(Protocol):
     """Draws what befalls each call and each hint."""
 
+    @property
+    def ahead(self) -> float:
+        """By how much the process misjudges the store's clock, in seconds."""
+        ...
+
     def call(self, verb: str) -> Fault: ...
 
     def hint(self, hint: Hint) -> Sequence[float]:
@@ -120,6 +125,8 @@ class Faults(Protocol):
 
 class NoFaults:
     """A world in which everything works at once."""
+
+    ahead = 0.0
 
     def call(self, verb: str) -> Fault:
         return NO_FAULT
@@ -140,6 +147,7 @@ class Rates(Struct, frozen=True):
     hint_lost: float = 0.0
     hint_double: float = 0.0
     hint_late: float = 0.0
+    ahead: float = 0.0  # how many seconds a worker takes the store's clock to be ahead of what it is
 
 
 class RandomFaults:
@@ -148,6 +156,7 @@ class RandomFaults:
     def __init__(self, random: Random, rates: Rates) -> None:
         self._random = random
         self.rates = rates
+        self.ahead = rates.ahead
         self.count: Counter[str] = Counter()
 
     def heal(self) -> None:

@@ -17,7 +17,7 @@ from perdure.runtime.app import Perdure
 from perdure.runtime.attempt import Running
 from perdure.runtime.worker import Worker
 from perdure.streams.memory import MemoryStream
-from perdure.testing.faults import CrashPoints, Faults, Gate, GatedStore, GatedStream, Process, Witness
+from perdure.testing.faults import CrashPoints, Faults, Gate, GatedStore, GatedStream, Process, Witness, WrongClock
 
 if TYPE_CHECKING:
     from perdure.testing.world import World
@@ -40,10 +40,13 @@ class _App(Perdure):
         self.world = world
         self.process = process
         self.gate = Gate(process, faults, points, witness or world.saw)
-        store, stream = GatedStore(world.store, self.gate), GatedStream(MemoryStream(world.hub), process, faults)
+        store = GatedStore(world.store, self.gate)
+        self.gated_stream = stream = GatedStream(MemoryStream(world.hub), process, faults)
         settings = structs.replace(world.settings, queues=",".join(world.queues()))
         super().__init__(store, stream=stream, settings=settings)
         self.me = process.name
+        if faults is not None and faults.ahead:
+            self.clock = WrongClock(store, faults.ahead)
 
     def new_id(self) -> str:
         return self.world.new_id()
@@ -76,6 +79,7 @@ class Machine:
         self.name = name
         self.process = Process(name)
         self.app = _App(world, self.process, faults, points, self._saw)
+        self.stream = self.app.gated_stream
         self._world = world
         self._counted: Worker | None = None
         self._over = asyncio.Event()

@@ -290,6 +290,10 @@ class World:
 
     # Watching over the test.
 
+    def fail(self, complaint: str) -> None:
+        """Call the test off as soon as time passes."""
+        self._problems.append(AssertionError(complaint))
+
     def _problem(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._problems.append(error if error is not None else AssertionError(context.get("message", str(context))))
@@ -299,7 +303,8 @@ class World:
             if (error := machine.failure()) is not None:
                 self._call_off(AssertionError(f"{machine.name} broke down: {error!r}"), error)
         if self._problems:
-            self._call_off(AssertionError(f"something broke: {self._problems[0]!r}"), self._problems[0])
+            problem = self._problems[0]
+            self._call_off(problem if isinstance(problem, AssertionError) else AssertionError(repr(problem)), problem)
         self._jumps += 1
         if self._jumps > JUMPS:
             self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}"))
@@ -314,7 +319,7 @@ class World:
 
     def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
         self._loop.unwatch(self._before_jump)
-        raise error from cause
+        raise error from (cause if cause is not error else None)
 
 
 class _Errors(logging.Handler):

@@ -1,0 +1,382 @@
+"""The fault simulator: several workers, many faults, one seed.
+
+Per seed a world with two or three workers, each behind gates of its own; clients that start, send, pause and cancel,
+and repeat what they are not sure of; a nemesis that kills, stops and drains workers. Which faults are on and how often
+they strike is drawn from the seed as well. Then everything heals, the rest comes to its end, and the invariants are
+checked against what the clients were promised. The same seed gives the same run, to the last call.
+
+`simulate(seeds=range(100))` runs random programs, to test the engine and its stores;
+`simulate(fulfil, order, seeds=range(100))` does the same to a workflow of your own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from random import Random
+from typing import Any, TypeVarTuple
+
+from msgspec import Struct
+
+from perdure.core.records import ENDED, Held
+from perdure.errors import UsageError
+from perdure.flows.workflow import Workflow
+from perdure.stores.memory import MemoryStore
+from perdure.testing.clock import run
+from perdure.testing.crashes import Check, Send, drive, end_of
+from perdure.testing.faults import CrashPoints, Faults, Process, RandomFaults, Rates
+from perdure.testing.machine import Client, Machine
+from perdure.testing.programs import Sink, sink
+from perdure.testing.workloads import Programs, Workload, Yours
+from perdure.testing.world import MakeStore, World
+
+Ts = TypeVarTuple("Ts")
+
+#: Virtual seconds of faults at least; after them, until all must have come to an end; and then for late zombies.
+CHAOS = 30.0
+PEACE = 900.0
+AFTER = 60.0
+#: How many of the last lines of a run are shown when it fails.
+LINES = 30
+
+
+class SimulationFailed(AssertionError):
+    """A seed broke an invariant: `invariant` is its number, `seed` gives the same run again."""
+
+    def __init__(self, seed: int, invariant: str, message: str) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.invariant = invariant
+
+
+class Report(Struct):
+    """What a simulation did."""
+
+    seeds: int = 0
+    executions: int = 0
+    faults: Counter[str] = Counter()
+    hours: float = 0.0  # of virtual time
+    traces: dict[int, str] = {}  # by seed: equal runs have equal hashes
+
+
+def simulate(
+    workflow: Callable[[*Ts], Coroutine[Any, Any, Any]] | None = None,
+    *args: *Ts,
+    seeds: Iterable[int] = range(100),
+    send: Send = (),
+    check: Check | None = None,
+    executions: int = 3,
+    store: MakeStore = MemoryStore,
+) -> Report:
+    """Run a simulation for every seed; raise SimulationFailed at the first that breaks an invariant.
+
+    Without a workflow random programs are run. With one, `executions` of it are started in every simulation, get what
+    `send` brings (as in `World.crash_everywhere`), and must end as they do without any faults; `check` is called with
+    each run at the end.
+
+    >>> from perdure import workflow
+    >>> @workflow
+    ... async def double(number: int) -> int:
+    ...     await asyncio.sleep(3)
+    ...     return number * 2
+    >>> simulate(double, 21, seeds=range(3)).executions
+    9
+    """
+    make: Callable[[], Workload] = Programs
+    if workflow is not None:
+        if not isinstance(workflow, Workflow):
+            raise UsageError("simulate() takes a workflow: decorate the function with @workflow")
+        expected = run(_undisturbed(workflow, args, send, store))
+        definition: Workflow[..., Any] = workflow
+
+        def make() -> Workload:
+            return Yours(definition, args, send, check, expected, executions)
+
+    report = Report()
+    for seed in seeds:
+        simulation = Simulation(seed, make(), store)
+        try:
+            run(simulation.play(), seed=seed)
+        except AssertionError as error:
+            raise _failure(seed, error, simulation, workflow) from error
+        simulation.add_to(report)
+    return report
+
+
+class Swarm(Struct):
+    """Which faults are on in one seed, and the odd settings of its workers."""
+
+    workers: int
+    worker: Rates
+    client: Rates
+    strikes: list[str]  # kill, stop, drain, flush, crash
+    every: float  # mean seconds between two strikes
+    settings: dict[str, Any]
+
+
+def draw_swarm(random: Random) -> Swarm:
+    """A third of the seeds have one kind of fault only."""
+    kinds = ["refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash"]
+    on = [random.choice(kinds)] if random.random() < 1 / 3 else [kind for kind in kinds if random.random() < 0.5]
+    rate = random.choice((0.01, 0.05, 0.15))
+    latency = random.choice((0.0, 0.002, 0.05, 0.3))
+    hints = random.choice((0.1, 0.5, 1.0))
+
+    def rates(scale: float) -> Rates:
+        return Rates(
+            refused=rate * scale if "refused" in on else 0.0,
+            lost=rate * scale / 2 if "unknown" in on else 0.0,
+            late=rate * scale / 2 if "unknown" in on else 0.0,
+            latency=latency,
+            slow=0.05 if latency else 0.0,
+            hint_lost=hints if "hints" in on else 0.0,
+            hint_double=0.2 if "hints" in on else 0.0,
+            hint_late=0.3 if "hints" in on else 0.0,
+            ahead=random.choice((-2.0, -0.1, 0.1, 2.0)) if "clock" in on else 0.0,
+        )
+
+    return Swarm(
+        workers=random.choice((2, 2, 3)),
+        worker=rates(1.0),
+        client=rates(2.0),
+        strikes=[kind for kind in ("kill", "stop", "drain", "flush", "crash") if kind in on],
+        every=random.choice((1.5, 4.0, 10.0)),
+        settings={
+            "lease": 3.0,
+            "grace": 1.0,
+            "probe": 2.0,
+            "probe_idle": 5.0,
+            "drain": 2.0,
+            "linger": random.choice((0.0, 1.0)),
+            "cache": random.choice((0, 1, 1000)),
+            "group": random.choice((1, 400)),
+            "resident": random.choice((1, 1000)),
+            "concurrency": random.choice((1, 1000)),
+            "lapses": random.choice((3, 1000)),
+            "replay_always": random.random() < 0.3,
+        },
+    )
+
+
+class SimulatedWorld(World):
+    """A world that keeps a trace and watches the fences as they are written."""
+
+    def __init__(self, simulation: Simulation, **options: Any) -> None:
+        super().__init__(check_at_end=False, **options)
+        self._simulation = simulation
+
+    def saw(self, process: Process, verb: str, asked: Any, answer: Any) -> None:
+        super().saw(process, verb, asked, answer)
+        self._simulation.saw(process.name, verb, asked, answer)
+
+    def add_worker(self, points: CrashPoints | None = None) -> Machine:
+        machine = super().add_worker(points)
+        machine.process.on_kill.append(lambda: self._simulation.note(f"{machine.name} dies"))
+        return machine
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, seed: int, workload: Workload, store: MakeStore) -> None:
+        self.seed = seed
+        self.sink = Sink()
+        self.strikes: Counter[str] = Counter()
+        self.lines: deque[str] = deque(maxlen=LINES)
+        self._workload = workload
+        self._swarm = draw_swarm(self.random("swarm"))
+        self._faults: dict[str, RandomFaults] = {}
+        self._clients: dict[str, Client] = {}
+        self._trace = hashlib.sha256()
+        self._healed = False
+        self.world: World = SimulatedWorld(
+            self, workers=0, store=store, faults=self._worker_faults, **self._swarm.settings
+        )
+
+    # What workloads ask for.
+
+    def random(self, name: str) -> Random:
+        """A generator of one's own: what one part draws does not change another."""
+        return Random(f"{self.seed}:{name}")
+
+    def client(self, name: str) -> Client:
+        if name not in self._clients:
+            self._clients[name] = self.world.client(name, self._draws(name, self._swarm.client))
+        return self._clients[name]
+
+    def note(self, line: str) -> None:
+        line = f"{(self.world.micros() - self._began) / 1e6:12.6f} {line}"
+        self._trace.update(line.encode())
+        self.lines.append(line)
+
+    # The play.
+
+    async def play(self) -> None:
+        sink.set(self.sink)
+        self._context = copy_context()
+        async with self.world:
+            self._began = self.world.micros()
+            for _ in range(self._swarm.workers):
+                self._employ()
+            nemesis = asyncio.create_task(self._nemesis(), name="nemesis")
+            await self._workload.drive(self)
+            await asyncio.sleep(CHAOS - min(CHAOS, (self.world.micros() - self._began) / 1e6))
+            await self._heal(nemesis)
+            await self._converge()
+            await self._check()
+            ended = {head.key: head.version for head in await self.world.heads()}
+            await asyncio.sleep(AFTER)
+            await self._check()
+            assert ended == {head.key: head.version for head in await self.world.heads()}, "I11: an ended log went on"
+            self._executions = len(ended)
+            self._hours = (self.world.micros() - self._began) / 3.6e9
+            for client in self._clients.values():
+                await client.close()
+
+    def add_to(self, report: Report) -> None:
+        report.seeds += 1
+        report.executions += self._executions
+        report.hours += self._hours
+        report.traces[self.seed] = self._trace.hexdigest()
+        report.faults.update(self.strikes)
+        for faults in self._faults.values():
+            report.faults.update(faults.count)
+
+    async def _converge(self) -> None:
+        deadline = self.world.micros() + PEACE * 1e6
+        while not await self._workload.finish(self):
+            if self.world.micros() > deadline:
+                left = [head for head in await self.world.heads() if head.status not in ENDED]
+                whys = [str(await self.world.app.get(head.key.partition("/")[2]).why()) for head in left]
+                raise AssertionError(f"L1: after {PEACE:.0f} s without faults these have not ended: {'; '.join(whys)}")
+            await asyncio.sleep(5)
+
+    async def _check(self) -> None:
+        await self.world.check()
+        await self._workload.verify(self)
+
+    # Faults.
+
+    def _draws(self, name: str, rates: Rates) -> RandomFaults:
+        faults = self._faults[name] = RandomFaults(self.random(f"faults {name}"), rates)
+        if self._healed:
+            faults.heal()
+        return faults
+
+    def _worker_faults(self, name: str) -> Faults:
+        return self._draws(name, self._swarm.worker)
+
+    def _employ(self) -> None:
+        """One more worker, perhaps one that will crash at one of its store calls."""
+        points = None
+        if "crash" in self._swarm.strikes and not self._healed:
+            dice = self.random(f"crash {len(self.world.machines)}")
+            points = CrashPoints(dice.choice((5, 20, 100)) + dice.randrange(40), after=dice.random() < 0.5)
+        machine = self.world.add_worker(points)
+        self.note(f"{machine.name} starts")
+        if points is not None:
+            machine.process.on_kill.append(self._replace_crashed)
+
+    def _replace_crashed(self) -> None:
+        self.strikes["crash"] += 1
+        # In the simulation's own context: what a dead process has set off would never come.
+        asyncio.get_running_loop().call_later(1.0, self._employ, context=self._context)
+
+    async def _nemesis(self) -> None:
+        random, strikes = self.random("nemesis"), [kind for kind in self._swarm.strikes if kind != "crash"]
+        while strikes:
+            await asyncio.sleep(random.expovariate(1 / self._swarm.every))
+            kind, machines = random.choice(strikes), self.world.workers
+            machine, length = random.choice(machines) if machines else None, random.choice((0.3, 2.0, 5.0, 9.0))
+            if machine is not None:
+                self.strikes[kind] += 1
+                self.note(f"{kind} {machine.name} for {length}")
+                await self._strike(kind, machine, length)
+
+    async def _strike(self, kind: str, machine: Machine, length: float) -> None:
+        loop = asyncio.get_running_loop()
+        match kind:
+            case "kill":
+                machine.process.kill()
+                loop.call_later(length, self._employ)
+            case "stop":
+                machine.process.stop()
+                loop.call_later(length, machine.process.cont)
+            case "flush":
+                machine.stream.flush()
+            case "drain":
+                await machine.shut_down()
+                self._employ()
+            case _:
+                raise AssertionError(kind)
+
+    async def _heal(self, nemesis: asyncio.Task[None]) -> None:
+        self._healed = True
+        nemesis.cancel()
+        await asyncio.wait([nemesis])
+        self.note("healed")
+        for faults in self._faults.values():
+            faults.heal()
+        for machine in self.world.workers:
+            machine.process.cont()
+            machine.app.gate.points = CrashPoints()
+        await asyncio.sleep(10)  # for those who were to be replaced
+        while len(self.world.workers) < self._swarm.workers:
+            self._employ()
+
+    # The trace.
+
+    def saw(self, who: str, verb: str, asked: Any, answer: Any) -> None:
+        match verb:
+            case "commit":
+                for commit, outcome in zip(asked, answer, strict=True):
+                    settle = type(commit.settle).__name__ if commit.settle is not None else "-"
+                    rows = ",".join(str(row.type) for row in commit.rows)
+                    self.note(f"{who} commits {commit.key}@{commit.rows[0].version if commit.rows else '-'} [{rows}] {settle}: {outcome}")
+                    if outcome in ("ok", "mail"):
+                        self._check_fences(commit.key, [row.fence for row in commit.rows])
+            case "hold":
+                for held in answer:
+                    if isinstance(held, Held):
+                        self.note(f"{who} holds {held.key} by {held.token}, {len(held.rows)} rows, {len(held.mail)} mail")
+                    else:
+                        self.note(f"{who} does not hold {held.key}: {type(held).__name__}")
+            case "send":
+                for mail, sent in zip(asked, answer, strict=True):
+                    self.note(f"{who} sends {mail.id} to {mail.key}: {sent.answer}")
+            case "start":
+                self.note(f"{who} starts {[start.key for start in asked]}: {answer}")
+            case "claim" if answer:
+                self.note(f"{who} claims {[due.key for due in answer]}")
+            case "renew":
+                self.note(f"{who} renews {len(asked)}: {len(answer)}")
+            case _:
+                pass
+
+    def _check_fences(self, key: str, fences: list[int]) -> None:
+        seen = self.sink.fences.get(key, 0)
+        if any(fence < seen for fence in fences):
+            self.world.fail(f"I5b, {key}: an effect has seen fence {seen}, and then {min(fences)} was written")
+
+
+async def _undisturbed(workflow: Workflow[..., Any], args: tuple[Any, ...], send: Send, store: MakeStore) -> Any:
+    async with World(store=store) as world:
+        going = await world.app.start(workflow, *args)
+        await drive(going, send)
+        await world.end(going.key)
+        return end_of(await going.head())
+
+
+def _failure(seed: int, error: AssertionError, simulation: Simulation, workflow: Any) -> SimulationFailed:
+    found = re.match(r"\w+", str(error))
+    what = f"{workflow.name}, …, " if workflow is not None else ""
+    last = "\n".join(simulation.lines)
+    return SimulationFailed(
+        seed,
+        found[0] if found else "",
+        f"{error}\nThis was seed {seed}; simulate({what}seeds=[{seed}]) runs it again. Its last lines:\n{last}",
+    )

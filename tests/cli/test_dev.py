@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import SHOP, Shop
+
+
+def test_dev_tells_what_happens_and_reloads(shop: Shop) -> None:
+    helper = shop.folder / "words.py"
+    helper.write_text("GREETING = 'hello'\n")
+    shop.file.write_text(
+        SHOP.replace("    return text\n", "    return f'{words.GREETING} {text}'\n") + "\nimport words\n"
+    )
+    with shop.process("dev", "shop.py") as dev:
+        dev.line("^ready shop.py")
+        shop.run("start", "shop.py", "echo", "Ada", "--id", "one")
+        dev.line('^one echo@1 completed → "hello Ada"$')
+        helper.write_text("GREETING = 'bonjour'\n")
+        dev.line("^reload .*words.py has changed")
+        dev.line("^ready shop.py")
+        shop.run("start", "shop.py", "echo", "Ada", "--id", "two")
+        dev.line('^two echo@1 completed → "bonjour Ada"$')
+        assert not any(line.startswith("one ") for line in dev.seen[dev.seen.index("reload") :] if "reload" in dev.seen)
+        assert dev.stop() == 0
+
+
+def test_dev_shows_a_syntax_error_and_waits_for_its_repair(shop: Shop) -> None:
+    shop.file.write_text(SHOP + "\ndef broken(:\n")
+    with shop.process("dev", "shop.py") as dev:
+        dev.line("error: shop.py:.*invalid syntax")
+        dev.line("note: waiting for a change")
+        shop.file.write_text("x = 1\n")
+        dev.line("error: shop.py registers no workflow")
+        dev.line("note: waiting for a change")
+        shop.file.write_text(SHOP)
+        dev.line("^ready shop.py")
+        assert dev.stop() == 0
+
+
+def test_dev_finds_at_once_what_would_not_survive_a_crash(shop: Shop) -> None:
+    shop.file.write_text(
+        SHOP + "\nseen = []\n\n"
+        "@workflow\nasync def moody() -> None:\n"
+        "    seen.append(1)\n"
+        "    if len(seen) > 1: await ship('b')\n"
+        "    await charge(Order('a'))\n"
+        "    await charge(Order('b'))\n"
+    )
+    with shop.process("dev", "shop.py", "--json") as dev:
+        dev.line('"ready"')
+        shop.run("start", "shop.py", "moody", "--id", "m")
+        told = json.loads(dev.line('"stuck"'))
+        assert told["where"].startswith("nondeterminism: ")
+
+
+def test_dev_of_a_file_that_is_not_there(shop: Shop) -> None:
+    assert "there is no file nope.py" in shop.error("dev", "nope.py")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_dev_is_live_on_a_terminal(shop: Shop) -> None:
+    shop.run("start", "shop.py", "fulfil", '{"item": "tea"}', "--id", "order-1")
+    ours, theirs = pty.openpty()
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    command = [sys.executable, "-m", "perdure.cli.main", "dev", "shop.py", "--store", shop.store]
+    process = subprocess.Popen(
+        command, cwd=shop.folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        _until(ours, "order-1 .*waiting.*event packed.*Ctrl-C ends")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(20)
+        os.close(ours)
+
+
+def _until(terminal: int, pattern: str, timeout: float = 20.0) -> None:
+    text, deadline = "", time.monotonic() + timeout
+    while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text), re.DOTALL):
+        left = deadline - time.monotonic()
+        assert left > 0 and select.select([terminal], [], [], left)[0], f"no {pattern!r} in {text!r}"
+        text += os.read(terminal, 65536).decode(errors="replace")

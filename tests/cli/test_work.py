@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.cli.conftest import Shop
+
+# Actions that run until the test lets them go.
+GATED = """
+import asyncio
+import time
+from pathlib import Path
+
+from perdure import action, workflow
+
+
+@action
+async def first(gate: str) -> str:
+    print("first begins", flush=True)
+    while not Path(gate).exists():
+        await asyncio.sleep(0.01)
+    return "first"
+
+
+@action
+def stubborn(gate: str) -> str:
+    print("stubborn begins", flush=True)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    return "stubborn"
+
+
+@action
+async def second() -> str:
+    return "second"
+
+
+@workflow
+async def steps(gate: str) -> str:
+    return await first(gate) + " " + await second()
+
+
+@workflow
+async def blocked(gate: str) -> str:
+    return await stubborn(gate)
+
+
+@workflow(queue="mail")
+async def post() -> str:
+    return "posted"
+"""
+#: So long that nothing in these tests can be due to a lease that ran out, or to a look at what is due.
+SLOW = {"PERDURE_LEASE": "10m", "PERDURE_GRACE": "10m", "PERDURE_PROBE": "10m"}
+
+
+@pytest.fixture
+def gated(shop: Shop) -> Shop:
+    shop.file.write_text(GATED)
+    return shop
+
+
+def test_a_worker_that_is_told_to_stop_finishes_and_another_goes_on_at_once(gated: Shop) -> None:
+    gate = gated.folder / "gate"
+    with gated.process("worker", "shop.py", **SLOW) as worker:
+        worker.line("ready: ")
+        gated.run("start", "shop.py", "steps", str(gate), "--id", "s")
+        worker.line("first begins")
+        worker.signal(signal.SIGTERM)
+        worker.line(r"stopping: 1 action\(s\) may take up to 30 s to finish")
+        gate.touch()
+        assert worker.end() == 0
+    head = gated.json("show", "s")
+    assert head["holder"] is None
+    assert [entry["type"] for entry in head["log"]] == ["Started", "ActionSettled"]
+    with gated.process("worker", "shop.py", "--json", **SLOW) as worker:
+        assert gated.lines("tail", "s", "--follow")[-1]["data"]["result"] == "first second"
+        assert worker.stop() == 0
+    assert "TakenOver" not in {entry["type"] for entry in gated.json("show", "s")["log"]}
+
+
+def test_what_does_not_finish_in_time_is_given_back(gated: Shop) -> None:
+    gate = gated.folder / "gate"
+    with gated.process("worker", "shop.py", "--json", PERDURE_DRAIN="0.1", **SLOW) as worker:
+        worker.line('"ready"')
+        gated.run("start", "shop.py", "blocked", str(gate), "--id", "b")
+        worker.line("stubborn begins")
+        assert worker.stop() == 0  # although the thread never ends
+        assert json.loads(next(line for line in worker.seen if "stopped" in line))["code"] == 0
+    assert gated.json("show", "b")["holder"] is None
+    gate.touch()
+    with gated.process("worker", "shop.py", "--json", **SLOW):
+        assert gated.lines("tail", "b", "--follow")[-1]["data"]["result"] == "stubborn"
+
+
+def test_a_second_signal_ends_it_at_once(gated: Shop) -> None:
+    with gated.process("worker", "shop.py", "--json", **SLOW) as worker:
+        worker.line('"ready"')
+        gated.run("start", "shop.py", "steps", "never", "--id", "s")
+        worker.line("first begins")
+        worker.signal(signal.SIGTERM)
+        worker.line("stopping: ")
+        worker.signal(signal.SIGINT)
+        assert worker.end() == 128 + signal.SIGINT
+    assert gated.json("show", "s")["holder"] is None
+
+
+def test_a_start_in_another_process_does_not_wait_for_a_poll(shop: Shop) -> None:
+    with shop.process("worker", "shop.py", **SLOW) as worker:
+        worker.line("ready: ")
+        for _ in range(2):
+            with shop.process("start", "shop.py", "echo", "hi", "--wait", **SLOW) as start:
+                start.line('"hi"')
+                assert start.end() == 0
+
+
+def test_a_worker_serves_the_queues_that_it_is_given(gated: Shop) -> None:
+    gated.run("start", "shop.py", "post", "--id", "p")
+    with gated.process("worker", "shop.py", "--queues", "mail,other", "--concurrency", "2", "--json") as worker:
+        assert json.loads(worker.line('"ready"'))["queues"] == ["mail", "other"]
+        assert gated.lines("tail", "p", "--follow")[-1]["data"]["result"] == "posted"
+        assert worker.stop() == 0
+
+
+def test_logs_are_json_on_stderr_and_prints_do_not_disturb_stdout(gated: Shop) -> None:
+    with gated.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        assert worker.stop() == 0
+    records = [json.loads(line) for line in worker.seen]
+    assert [one.get("event") or one["message"] for one in records if "worker" in one or "code" in one] == [
+        "ready",
+        "stopping",
+        "stopped",
+    ]
+
+
+def test_a_worker_needs_code_and_a_store(shop: Shop) -> None:
+    assert "there is no file" in shop.error("worker", "nope.py")
+    shop.file.write_text("x = 1\n")
+    assert "registers no workflow" in shop.error("worker", "shop.py")
+    assert shop.run("worker", "shop.py", "--concurrency", "0", code=2).stderr
+
+
+def test_a_start_that_waits_ends_cleanly_when_interrupted(gated: Shop) -> None:
+    with gated.process("worker", "shop.py", "--json") as worker:
+        worker.line('"ready"')
+        with gated.process("start", "shop.py", "steps", "never", "--wait") as start:
+            worker.line("first begins")
+            start.signal(signal.SIGINT)
+            assert start.end() == 130
+            assert start.seen == []
+        begun = time.monotonic()
+        worker.signal(signal.SIGINT)
+        worker.line("stopping: ")
+        worker.signal(signal.SIGINT)
+        assert worker.end() == 130
+        assert time.monotonic() - begun < 10
