@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core import loop as loops
-from perdure.core import patches
+from perdure.core import loop as loops, patches
 from tests.corpus.drive import Broken, Case, Drive, evict, law, replay_of
 from tests.corpus.workflows import CORPUS
 

@@ -20,9 +20,7 @@ import pytest
 from msgspec import Raw
 
 from perdure import ActionFailed, Forbidden, action
-from perdure.core import events as ev
-from perdure.core import loop as loops
-from perdure.core import patches
+from perdure.core import events as ev, loop as loops, patches
 from perdure.core.codec import encode
 from perdure.core.commands import Limits
 from perdure.core.loop import Evicted, Loop

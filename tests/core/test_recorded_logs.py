@@ -1,4 +1,4 @@
-"""Logs that were recorded once and are replayed for ever. A log that no longer fits is a breaking change, not a test to fix."""
+"""Logs that were recorded once and are replayed for ever: one that no longer fits is a breaking change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core import copies
-from perdure.core import events as ev
+from perdure.core import copies, events as ev
 from perdure.core.records import Row
 from perdure.flows.registry import registry
 from tests.corpus import workflows

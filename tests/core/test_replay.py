@@ -12,9 +12,7 @@ import pytest
 from msgspec import Raw, structs
 
 from perdure import ActionFailed, LimitReached, Nondeterminism, Workflow, action, event, workflow
-from perdure.core import copies
-from perdure.core import events as ev
-from perdure.core import loop as loops
+from perdure.core import copies, events as ev, loop as loops
 from perdure.core.codec import encode
 from perdure.core.commands import Limits
 from perdure.core.records import Row
@@ -751,7 +749,7 @@ def test_a_fork_at_any_point_replays_to_where_the_original_stood(case: Case) -> 
     for point in live.points[:-1]:
         rows = copies.prefix(live.rows[: point.last], {}, "corpus/run@1")
         fork = replay_of(live.member.workflow, rows, "corpus/fork")
-        assert {output for output in map(type, fork.take())} <= {ev.ChildStarted}
+        assert set(map(type, fork.take())) <= {ev.ChildStarted}
         original, copy = dict(point.state), look(fork)
         for view in (original, copy):
             view["undos"] = [undo[:3] for undo in view["undos"]]
@@ -867,8 +865,8 @@ def test_timers_count_as_commands_and_nobody_can_spin_on_the_limit() -> None:
 
 def test_commands_of_two_turns_do_not_add_up() -> None:
     async def main() -> None:
-        for round in range(3):
-            await asyncio.gather(*(step(f"{round} {n}") for n in range(15)))
+        for turn in range(3):
+            await asyncio.gather(*(step(f"{turn} {n}") for n in range(15)))
 
     log = Log(main, limits=Limits(commands_per_turn=20))
     for ref in range(1, 46):

@@ -21,9 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.core import copies
-from perdure.core import events as ev
-from perdure.core import loop as loops
+from perdure.core import copies, events as ev, loop as loops
 from perdure.core.codec import encode
 from perdure.core.commands import Asked, Limits
 from perdure.core.loop import where
@@ -154,7 +152,7 @@ class Drive:
         self.at += self.below(1_200_000)
         if self.case.noise:
             self.bookkeeping()
-        if 0 <= self.case.cancel_at and self.case.cancel_at + 3 * self.cancels <= self.inputs and self.cancels < 2:
+        if self.case.cancel_at >= 0 and self.case.cancel_at + 3 * self.cancels <= self.inputs and self.cancels < 2:
             self.cancel()
             return
         choices = self.choices()
@@ -227,20 +225,21 @@ class Drive:
     def bookkeeping(self) -> None:
         """What the engine writes for itself; it must not matter to the code."""
         dice = self.noise.randrange(100)
-        open = [asked for ref, asked in self.replay.actions.items() if ref not in self.settled]
+        waiting = [asked for ref, asked in self.replay.actions.items() if ref not in self.settled]
+        one = waiting[dice % len(waiting)] if waiting else None
         if dice < 25:
             for timer in self.replay.unlogged_timers():  # as when it parks
                 self.note(timer)
         elif dice < 32:
             self.note(ev.TakenOver("another worker", 1))
-        elif dice < 40 and open:
+        elif dice < 40 and one:
             error = ev.Error("OSError", "try again")
-            self.note(ev.ActionAttempted(open[0].ref, open[0].spec.name, open[0].args, 1, error, self.at + 10**6))
-        elif dice < 46 and open:
-            self.note(ev.ActionScheduled(open[-1].ref, open[-1].spec.name, open[-1].args, "elsewhere"))
-        elif dice < 52 and open:
-            self.note(ev.ActionStarted(open[-1].ref, open[-1].spec.name, open[-1].args))
-            self.note(ev.ActionProgressed(open[-1].ref, 1, Raw(b"[50]")))
+            self.note(ev.ActionAttempted(one.ref, one.spec.name, one.args, 1, error, self.at + 10**6))
+        elif dice < 46 and one:
+            self.note(ev.ActionScheduled(one.ref, one.spec.name, one.args, "elsewhere"))
+        elif dice < 52 and one:
+            self.note(ev.ActionStarted(one.ref, one.spec.name, one.args))
+            self.note(ev.ActionProgressed(one.ref, 1, Raw(b"[50]")))
         elif dice < 57 and self.replay.paused is None:
             self.note(ev.Paused(0, "lunch"))
         elif dice < 60 and self.replay.stuck is None:
@@ -404,7 +403,7 @@ def trackless() -> Iterator[None]:
         raise Broken(f"left tracks: {[(one.exc_value, one.object) for one in unraisable]} {problems}")
 
 
-# --- what comes out of the code, in order ------------------------------------------------------------------------------
+# --- what comes out of the code, in order ----------------------------------------------------------------------------
 
 
 class Listening(Replay):
@@ -427,7 +426,7 @@ def commands_of(definition: Definition, rows: Sequence[Row]) -> list[tuple[int, 
     return replay.commands
 
 
-# --- signatures and recorded logs --------------------------------------------------------------------------------------
+# --- signatures and recorded logs ------------------------------------------------------------------------------------
 
 SIGNED = 4  # random orders per member
 SIGNATURES = Path(__file__).with_name("signatures.json")

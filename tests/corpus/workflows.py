@@ -851,8 +851,8 @@ async def barriers() -> list[str]:
     seen = []
 
     async def party(n: int) -> None:
-        for round in range(2):
-            seen.append(await tried(f"round {round}", n))
+        for lap in range(2):
+            seen.append(await tried(f"round {lap}", n))
             try:
                 place = await barrier.wait()
             except asyncio.BrokenBarrierError:

@@ -116,6 +116,7 @@ async def test_a_stuck_run_can_be_cancelled(world: World) -> None:
     await run.until("stuck")
     await run.cancel()
     await run.until("cancelled")
+    deploy(old)  # the world replays every log at its end
 
 
 async def test_a_workflow_that_can_never_wake_is_stuck_at_once_with_the_place(world: World) -> None:
@@ -224,3 +225,49 @@ async def test_patched_takes_the_new_path_only_in_new_runs(world: World) -> None
         await run.send("go")
     assert await old.result() == ["a", "b"]
     assert await new.result() == ["check", "a", "b"]
+
+
+async def test_what_takes_its_workers_down_again_and_again_is_stuck(world: World) -> None:
+    began: list[int] = []
+
+    @action
+    async def deadly() -> None:
+        began.append(action.fence)
+        await asyncio.sleep(10**6)
+
+    @workflow
+    async def poison() -> None:
+        await deadly()
+
+    run = await world.start(poison)
+    for death in range(1, 6):
+        async with asyncio.timeout(60):
+            while len(began) < death:
+                await asyncio.sleep(0.01)
+        await world.crash()
+    with pytest.raises(ExecutionStuck, match="lapses.*5 workers in a row"):
+        await run.result()
+    assert len(began) == 5
+    assert began == sorted(began)
+
+
+async def test_a_healthy_run_is_not_poison_however_often_its_workers_die(world: World) -> None:
+    began: list[int] = []
+
+    @action
+    async def slow(n: int) -> int:
+        began.append(n)
+        await asyncio.sleep(5)
+        return n
+
+    @workflow
+    async def healthy() -> int:
+        return sum([await slow(n) for n in range(10)])
+
+    run = await world.start(healthy)
+    for death in range(1, 9):
+        async with asyncio.timeout(600):
+            while len(set(began)) < death:
+                await asyncio.sleep(0.1)
+        await world.crash()
+    assert await run.result() == 45

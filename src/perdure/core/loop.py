@@ -36,8 +36,8 @@ _EMPTY = Context()
 #: Loops that hold code: kept until they are evicted, because code that is only dropped would run its clean-up wherever
 #: the garbage collector happens to find it.
 _live: set[Loop] = set()
-#: Tasks and generators whose clean-up never ends: kept for ever, also beyond the end of the interpreter, because letting
-#: them die would run it outside their loop.
+#: Tasks and generators whose clean-up never ends: kept for ever, also beyond the end of the interpreter, because their
+#: death would run it outside their loop.
 _undead: list[Any] = []
 
 

@@ -1,8 +1,8 @@
 """What depends on memory addresses in asyncio, made deterministic inside workflows.
 
 `as_completed` makes tasks from a set of coroutines, in address order; `wait` returns sets; what `gather` returns hashes
-by its address, so sets of it iterate in any order. Outside workflow loops all three behave exactly as before. Everything
-else in asyncio works unpatched.
+by its address, so that sets of it iterate in any order. Outside workflow loops all three behave exactly as before.
+Everything else in asyncio works unpatched.
 """
 
 from __future__ import annotations

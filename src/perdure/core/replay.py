@@ -155,8 +155,7 @@ class Replay:
             if ref and not isinstance(event, ev.Restarted):
                 if ref not in self._expected:
                     self._expected[ref] = (row.version, event)
-                if ref > self._highest:
-                    self._highest = ref
+                self._highest = max(self._highest, ref)
             if type(event) is ev.ActionSettled:  # nearly all of them
                 if not window:
                     self._last_input = row.version

@@ -17,6 +17,7 @@ from perdure.core import events as ev
 from perdure.core.commands import short
 from perdure.core.durations import show
 from perdure.core.records import ENDED, Head, Row, id_of
+from perdure.errors import Undecodable
 
 _decode = msgspec.json.decode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,9 +80,12 @@ class State(Struct):
 
 
 def fold(state: State, row: Row) -> State:
-    """Apply one row. The state is changed in place and returned."""
-    event = ev.read(row)
+    """Apply one row. The state is changed in place and returned; what cannot be read changes nothing."""
     state.version, state.at = row.version, row.at
+    try:
+        event = ev.read(row)
+    except Undecodable:
+        return state
     match event:
         case ev.Started():
             state.workflow, state.definition = event.workflow, f"{event.workflow}@{event.version}"
@@ -157,8 +161,12 @@ def _fold_action(
 
 
 def entry(row: Row) -> Entry:
-    """A row as people read it."""
-    event = ev.read(row)
+    """A row as people read it, also one that this release cannot."""
+    try:
+        event = ev.read(row)
+    except Undecodable as error:
+        text = str(error)
+        return Entry(row.version, moment(row.at), f"Unknown{row.type}", text, {}, row.fence, row.message_id)
     data = _decode(row.data)
     return Entry(
         row.version, moment(row.at), type(event).__name__, _text(event, row.at), data, row.fence, row.message_id

@@ -172,17 +172,18 @@ class Resident:
         before = self.replay
         if before is None or before.outcome is not None:
             return
+        here = (sorted(before.actions), sorted(before.children), sorted(before.loop.timers), before.loop.ref)
+        places = before.places()
         self._load(now)
         after = self.replay
         before.evict()
         if after is not None:
-            here = (sorted(before.actions), sorted(before.children), sorted(before.loop.timers), before.loop.ref)
             there = (sorted(after.actions), sorted(after.children), sorted(after.loop.timers), after.loop.ref)
             if here != there:
                 self._stick(
                     Nondeterminism(
                         f"{self.key} stands elsewhere after a replay: at {', '.join(after.places())} instead of"
-                        f" {', '.join(before.places())}; something in the workflow does not come from the log"
+                        f" {', '.join(places)}; something in the workflow does not come from the log"
                     ),
                     now,
                 )

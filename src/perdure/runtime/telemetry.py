@@ -22,8 +22,9 @@ import msgspec
 from perdure.runtime.settings import Settings
 
 CONTEXT = ("tenant", "execution", "version", "worker")
-#: C0 and C1 controls, line separators, and what reorders text: all that could make a line look like something else.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+#: C0 and C1 controls, line separators, what reorders text (all that could make a line look like something else), and
+#: lone surrogates, which cannot be written.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _COLOURS = {"debug": "2", "info": "36", "warning": "33", "error": "31", "critical": "1;31"}
 

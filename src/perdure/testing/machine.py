@@ -13,6 +13,7 @@ from msgspec import structs
 
 from perdure.core.commands import Asked
 from perdure.core.records import End
+from perdure.errors import StoreError
 from perdure.runtime.app import Perdure
 from perdure.runtime.attempt import Running
 from perdure.runtime.worker import Worker
@@ -120,8 +121,12 @@ class Machine:
         await self.app.stream.close()
 
     async def _work(self) -> None:
-        async with self.app.working():
-            await self._over.wait()
+        while not self._over.is_set():
+            try:
+                async with self.app.working():
+                    await self._over.wait()
+            except StoreError:  # as a service does that cannot reach its store: begin again
+                await asyncio.sleep(0.5)
         await self.app.close()
 
     def _saw(self, process: Process, verb: str, asked: Any, answer: Any) -> None:
