@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from perdure import Perdure
+from perdure.cli import loading
 from perdure.cli.main import app
 from perdure.flows.registry import registry
 from tests.cli.processes import Process
@@ -101,6 +104,19 @@ class Shop:
         assert "Traceback" not in result.stderr
         assert result.stdout == ""
         return result.stderr
+
+    def work(self, name: str, input: list[Any], id: str, until: str) -> None:
+        """Start an execution, and work in this process until its log has an event of this type."""
+        forget(self.folder)
+        loading.load("shop.py")
+
+        async def main() -> None:
+            async with asyncio.timeout(20), Perdure(self.store) as client, client.working():
+                run = await client.start_by_name(name, input, id=id)
+                while until not in {entry.type for entry in await run.log()}:
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(main())
 
     def process(self, *args: str, **environ: str) -> Process:
         return Process(*args, "--store", self.store, cwd=self.folder, **environ)

@@ -5,20 +5,12 @@ import json
 import pytest
 
 from tests.cli.conftest import SHOP, Shop
-from tests.cli.processes import Process
-
-TEA = '{"item": "tea"}'
 
 
 @pytest.fixture
 def waiting(shop: Shop) -> Shop:
     """A shop with one order that waits for its event; its worker has gone."""
-    with shop.process("worker", "shop.py", "--json") as worker:
-        worker.line('"ready"')
-        shop.run("start", "shop.py", "fulfil", TEA, "--id", "order-1")
-        with shop.process("tail", "order-1", "--follow") as tail:
-            tail.line("Published")
-        assert worker.stop() == 0
+    shop.work("fulfil", [{"item": "tea"}], "order-1", "Published")
     return shop
 
 
@@ -82,12 +74,8 @@ def test_a_definition_that_is_gone_is_missing(waiting: Shop) -> None:
 def test_a_stuck_execution_is_mended_or_not(waiting: Shop) -> None:
     broken = SHOP.replace("    await charge(order)\n", "    await ship(order.item)\n")
     waiting.file.write_text(broken)
-    with waiting.process("worker", "shop.py", "--json") as worker:
-        worker.line('"ready"')
-        waiting.json("send", "order-1", "packed", '{"tracking": "X1"}')
-        with waiting.process("tail", "order-1", "--follow") as tail:
-            tail.line("Stuck")
-        worker.stop()
+    waiting.run("send", "order-1", "packed", '{"tracking": "X1"}')
+    waiting.work("fulfil", [{"item": "tea"}], "order-1", "Stuck")
     assert "stuck  order-1" in waiting.out("replay", "shop.py", "--check")
     waiting.file.write_text(SHOP)
     assert waiting.json("replay", "shop.py", "--check")["counts"] == {"mended": 1}
@@ -103,12 +91,7 @@ def test_replay_begins_at_the_newest_restart(shop: Shop) -> None:
         "    if n < 3: workflow.restart_with(n + 1)\n"
         "    await event('stop')\n"
     )
-    with shop.process("worker", "shop.py", "--json") as worker:
-        worker.line('"ready"')
-        shop.run("start", "shop.py", "rounds", "1", "--id", "r")
-        with shop.process("tail", "r", "--follow") as tail:
-            tail.line("step → 3")
-        worker.stop()
+    shop.work("rounds", [1], "r", "Restarted")
     assert shop.out("replay", "shop.py", "--check") == "1 replayed, 1 fits\n"
 
 
@@ -120,12 +103,7 @@ def test_a_record_that_the_code_no_longer_makes_diverges(shop: Shop) -> None:
         "    await event('stop')\n"
     )
     shop.file.write_text(before)
-    with shop.process("worker", "shop.py", "--json") as worker:
-        worker.line('"ready"')
-        shop.run("start", "shop.py", "waits", "--id", "w")
-        with shop.process("tail", "w", "--follow") as tail:
-            tail.line("Marked")
-        worker.stop()
+    shop.work("waits", [], "w", "Marked")
     shop.file.write_text(before.replace("    workflow.record(lambda: 1)\n", ""))
     assert "version 2 of the log records record as command 1, but the code does not" in shop.out(
         "replay", "shop.py", "--check", code=1
@@ -137,5 +115,5 @@ def test_replay_checks_the_code_as_well(waiting: Shop) -> None:
     assert "time.sleep" in waiting.error("replay", "shop.py", "--check")
 
 
-def test_replay_needs_a_known_id(waiting: Shop, worker: Process) -> None:
+def test_replay_needs_a_known_id(waiting: Shop) -> None:
     assert "no execution" in waiting.error("replay", "shop.py", "nobody", code=1)

@@ -16,6 +16,7 @@ from perdure import (
     ExecutionFailed,
     ExecutionNotFound,
     LimitReached,
+    Perdure,
     Retry,
     action,
     event,
@@ -338,7 +339,8 @@ async def test_retry_repeats_what_was_undone(world: World) -> None:
     assert seen == ["once", "reserve 1", "try job", "release 1", "reserve 1", "try job"]
 
 
-async def test_retry_after_a_mistake_in_the_code_keeps_the_result(world: World) -> None:
+@pytest.mark.real_time
+async def test_retry_after_a_mistake_in_the_code_keeps_the_result() -> None:
     @workflow
     async def job() -> str:
         text = await jot("once")
@@ -347,11 +349,13 @@ async def test_retry_after_a_mistake_in_the_code_keeps_the_result(world: World) 
         return text
 
     global broken
-    run = await world.start(job)
-    with pytest.raises(ExecutionFailed, match="KeyError"):
-        await run.result()
-    broken = False
-    assert await (await run.retry()).result() == "once"
+    app = Perdure("memory://")
+    async with app, app.working():
+        run = await app.start(job)
+        with pytest.raises(ExecutionFailed, match="KeyError"):
+            await run.result()
+        broken = False
+        assert await (await run.retry()).result() == "once"
     assert seen == ["once"]
 
 

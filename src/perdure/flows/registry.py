@@ -32,6 +32,10 @@ class Registry:
             )
         self._workflows[workflow.name, workflow.version] = workflow
 
+    def use(self, workflow: Workflow[..., Any]) -> None:
+        """This very object is at work: local workflows of one name, as tests have them, must not be confused."""
+        self._workflows[workflow.name, workflow.version] = workflow
+
     def add_action(self, action: Action[..., Any]) -> None:
         others = [known for known in self._actions.get(action.name, ()) if not _same(known.fn, action.fn)]
         self._actions[action.name] = [*others, action]

@@ -98,6 +98,7 @@ class Perdure:
         if self._opened is asyncio.get_running_loop():
             return
         await self.store.open()
+        await self.stream.open(self.me, [])
         await self.clock.sync()
         self._starts: Batch[Start, Started] = Batch(self._write_starts, self.settings.group)
         self._sends: Batch[Mail, Sent] = Batch(self._write_sends, self.settings.group)
@@ -106,11 +107,7 @@ class Perdure:
     async def close(self) -> None:
         if self._opened is None:
             return
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-            self._listener = None
-        await self.stream.close()
+        await self._hang_up()
         await self.store.close()
         self._opened = None
 
@@ -134,8 +131,7 @@ class Perdure:
         await self.open()
         if self.worker is not None:
             raise UsageError("this application already has a worker in this process")
-        if self._listener is not None:
-            raise UsageError("start the worker before waiting for results in this process")
+        await self._hang_up()
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
         worker = Worker(self.me, self.store, self.stream, registry, self.settings, self.clock, self, self._has_ended)
         await worker.start()
@@ -147,6 +143,7 @@ class Perdure:
             self.worker = None
             await worker.stop(drain)
             await self.stream.close()
+            await self.stream.open(self.me, [])
 
     def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
         """The one blocking door: work in this process until the execution has ended, and return its result.
@@ -197,6 +194,7 @@ class Perdure:
 
     async def _start(self, definition: Workflow[..., Any], input: Raw, key: str, by: str) -> bool:
         await self.open()
+        registry.use(definition)
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
         start = Start(
@@ -376,8 +374,14 @@ class Perdure:
             if not future.done():
                 future.set_result(end)
 
+    async def _hang_up(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+            self._listener = None
+        await self.stream.close()
+
     async def _listen(self) -> None:
-        await self.stream.open(self.me, [])
         while True:
             for hint in await self.stream.receive(1000):
                 if hint.ended:

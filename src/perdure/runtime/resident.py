@@ -44,6 +44,7 @@ class House(Protocol):
     draining: bool
 
     def now(self) -> int: ...
+    def use(self, workflow: Workflow[..., Any]) -> None: ...
     def ring(self, resident: Resident) -> None: ...
     def ring_at(self, resident: Resident, due: int) -> None: ...
 
@@ -506,7 +507,10 @@ class Resident:
     def _child(self, started: ev.ChildStarted) -> Start:
         assert self.replay is not None
         asked = self.replay.children.get(started.ref)
-        queue = asked.spec.queue if asked is not None else self.workflow.queue
+        queue = self.workflow.queue
+        if asked is not None:
+            queue = asked.spec.queue
+            self.house.use(asked.spec)
         key = key_of(tenant_of(self.key), started.id)
         first = ev.Started(started.workflow, started.version, started.input, parent=self.key)
         return Start(

@@ -20,6 +20,7 @@ from perdure.core.loop import turns
 from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome
 from perdure.errors import StoreError
 from perdure.flows.registry import Registry
+from perdure.flows.workflow import Workflow
 from perdure.ports import Store, Stream
 from perdure.runtime.attempt import Attempts
 from perdure.runtime.clock import Clock
@@ -130,6 +131,9 @@ class Worker:
     def now(self) -> int:
         return self._clock.now()
 
+    def use(self, workflow: Workflow[..., Any]) -> None:
+        self._registry.use(workflow)
+
     def ring(self, resident: Resident) -> None:
         self._committer.ring(resident)
 
@@ -139,6 +143,7 @@ class Worker:
 
     def _ring_if_here(self, resident: Resident) -> None:
         if self.residents.get(resident.key) is resident:
+            resident._alarm = 0  # it has rung; a clock that was set back since asks for another
             self.ring(resident)
 
     def _ring_all(self) -> None:
