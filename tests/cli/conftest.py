@@ -127,9 +127,9 @@ def forget(folder: Path) -> None:
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(str(folder)):
             del sys.modules[name]
-    for known in (registry._actions, registry._workflows):
-        for name in [name for name in known if not str(name).startswith("perdure.")]:
-            del known[name]  # type: ignore[arg-type]
+    registry._workflows.clear()
+    for action in [name for name in registry._actions if not name.startswith("perdure.")]:
+        del registry._actions[action]
 
 
 @pytest.fixture

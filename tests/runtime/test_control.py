@@ -501,3 +501,43 @@ async def test_tenants_do_not_see_each_other(world: World) -> None:
         await world.app.send("mine", "go")
     assert not (await world.app.find()).heads
     assert len((await world.app.find(tenant="acme")).heads) == 1
+
+
+async def test_an_event_cannot_pose_as_a_letter_of_the_engine(world: World) -> None:
+    @workflow
+    async def grown_up() -> int:
+        await event("go")
+        return 7
+
+    @workflow
+    async def caring() -> int:
+        return await grown_up()
+
+    run = await world.start(caring, id="parent")
+    await run.until("waiting")
+    await run.send("noise", id="child:1")
+    with pytest.raises(UsageError, match="event id"):
+        await run.send("noise", id="/child:1")
+    await world.app.get("parent.1").send("go")
+    assert await run.result() == 7
+
+
+async def test_published_fields_with_taken_names(world: World) -> None:
+    @workflow
+    async def shows() -> None:
+        workflow.publish(status="paid", limit=3)
+        await event("never")
+
+    await (await world.start(shows)).until("waiting")
+    assert len((await world.app.find(published={"status": "paid", "limit": 3})).heads) == 1
+    assert not (await world.app.find(published={"status": "new"})).heads
+
+
+@pytest.mark.real_time
+async def test_one_application_can_run_again_and_again() -> None:
+    app = Perdure("memory://")
+    for n in range(2):
+        async with app, app.working():
+            run = await app.start(waiter, n)
+            await run.send("go", n)
+            assert await run.result() == n

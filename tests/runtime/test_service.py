@@ -43,9 +43,9 @@ def scenario(body: Callable[[Perdure], Coroutine[Any, Any, None]], folder: Path)
 
 async def serving(app: Perdure) -> asyncio.Task[int]:
     """A service that is ready, with one action under way."""
-    ready: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(app, ready=ready.set_result))
-    await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+    ready = asyncio.Event()
+    task = asyncio.create_task(serve(app, ready=lambda _: ready.set()))
+    await ready.wait()
     await app.start(passes, id="run")
     await began.wait()
     return task

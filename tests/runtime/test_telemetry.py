@@ -40,8 +40,8 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_exception_goes_with_its_record(capsys: pytest.CaptureFixture[str]) -> None:
-    for format in ("json", "console"):
-        configure(Settings(log_format=format))  # type: ignore[arg-type]
+    for settings in (Settings(log_format="json"), Settings()):
+        configure(settings)
         try:
             raise ValueError("first\nsecond\x1b[2J")
         except ValueError:

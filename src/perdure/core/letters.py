@@ -1,4 +1,7 @@
-"""What a mailbox holds: the wishes of the outside, before the holder folds them into the log."""
+"""What a mailbox holds: the wishes of the outside, before the holder folds them into the log.
+
+Ids of the engine's own letters begin with a slash, which an event's id cannot contain: nobody can occupy them.
+"""
 
 from __future__ import annotations
 

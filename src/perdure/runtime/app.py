@@ -300,9 +300,13 @@ class Perdure:
         limit: int = 50,
         cursor: str | None = None,
         tenant: str | None = None,
+        published: Mapping[str, str | int | float | bool | None] | None = None,
         **fields: str | int | float | bool | None,
     ) -> Page:
-        """Executions by status, workflow, start time and published fields, newest first, page by page."""
+        """Executions by status, workflow, start time and published fields, newest first, page by page.
+
+        `find(stage="paid")` looks for a published field; `published={"status": "paid"}` for one whose name is taken.
+        """
         await self.open()
         if not 1 <= limit <= 1000:
             raise UsageError("limit must be between 1 and 1000")
@@ -314,7 +318,7 @@ class Perdure:
             parent=None if parent is None else key_of(home, parent),
             after=None if after is None else int(after.timestamp() * 1e6),
             before=None if before is None else int(before.timestamp() * 1e6),
-            fields=fields,
+            fields={**fields, **(published or {})},
             limit=limit + 1,
             cursor=_read_cursor(cursor, home),
         )
@@ -415,7 +419,7 @@ class Perdure:
                 found = registry.find(head.definition)
                 if found is not None and stuck.get("code") not in (None, "", found.fingerprint):
                     letter = mail.RedriveLetter("the workflow's code has changed")
-                    await self.post(head.key, f"redrive:{found.fingerprint}:{head.version}", letter)
+                    await self.post(head.key, f"/redrive:{found.fingerprint}:{head.version}", letter)
             cursor = (heads[-1].started_at, heads[-1].key)
 
     # Small things.

@@ -301,7 +301,7 @@ class Resident:
         for ref in replay.child_stops:
             key = key_of(tenant_of(self.key), f"{id_of(self.key)}.{ref}")
             letter = mail.CancelLetter("its parent no longer waits for it", self.key)
-            self._mail.append(Mail(key, "cancel:parent", mail.seal(letter)))
+            self._mail.append(Mail(key, "/cancel:parent", mail.seal(letter)))
         replay.child_stops.clear()
         if isinstance(replay.outcome, ev.Restarted):
             self._write(replay.outcome, now)
@@ -375,6 +375,7 @@ class Resident:
         if replay.paused is not None:
             if not replay.paused.until or replay.paused.until > now:
                 return
+            self._fired = max(self._fired or 0, replay.paused.until)  # the store's clock has the last word
             self._append(ev.Resumed("it is time"), now)
         while self.replay is replay and not self._ending() and (timer := replay.due_timers(now)) is not None:
             due, ref = timer
@@ -475,8 +476,8 @@ class Resident:
                     _encode(error),
                     mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "cancelled", ev.NULL, error),
                 )
-        if self.parent is not None and not any(m.id == f"child:{self.parent_ref}" for m in self._mail):
-            self._mail.append(Mail(self.parent, f"child:{self.parent_ref}", mail.seal(letter)))
+        if self.parent is not None and not any(m.id == f"/child:{self.parent_ref}" for m in self._mail):
+            self._mail.append(Mail(self.parent, f"/child:{self.parent_ref}", mail.seal(letter)))
         return End(status, result, self._state(replay), replay.base)  # type: ignore[arg-type]
 
     def _state(self, replay: Replay) -> bytes | None:

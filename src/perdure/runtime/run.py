@@ -177,7 +177,7 @@ class Run(Generic[R_co]):
         return await self._app.fork(self, at, edit or {}, id, by)
 
     async def _mail(self, what: str, letter: mail.Letter) -> None:
-        await self._app.post(self.key, f"{what}:{self._app.new_id()}", letter)
+        await self._app.post(self.key, f"/{what}:{self._app.new_id()}", letter)
 
     @property
     def _tenant(self) -> str:

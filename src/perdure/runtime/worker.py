@@ -88,7 +88,7 @@ class Worker:
             async with asyncio.timeout(limit):
                 while any(resident.running for resident in self.residents.values()):
                     tasks = [r.task for resident in self.residents.values() for r in resident.running.values()]
-                    await asyncio.wait(filter(None, tasks), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([task for task in tasks if task], return_when=asyncio.FIRST_COMPLETED)
         self._ring_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
