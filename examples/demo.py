@@ -27,7 +27,9 @@ from rich.text import Text
 
 from perdure import ExecutionFailed, Perdure, Run
 
-LEASE = 2  # seconds until the executions of a worker that gives no sign of life are free; 10 is the default
+#: A worker that gives no sign of life for 2 s loses its executions (10 is the default), and the others look for such
+#: executions every second even if they have nothing to do (5 is the default).
+SETTINGS = {"lease": 2, "probe": 1}
 console = Console(highlight=False)
 
 
@@ -48,7 +50,8 @@ async def work(store: str, ledger: Path, name: str) -> None:
     order.outside = outside
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Perdure(store, lease=LEASE) as app, app.working():
+    async with Perdure(store, **SETTINGS) as app, app.working():
+        ledger.with_name(f"{name}.ready").touch()
         await stop.wait()
 
 
@@ -72,6 +75,9 @@ class Workers:
         self.processes = {
             name: subprocess.Popen([*command, name], stdout=self.noise, stderr=self.noise) for name in ("anna", "bert")
         }
+
+    def ready(self) -> bool:
+        return all(self.ledger.with_name(f"{name}.ready").exists() for name in self.processes)
 
     def kill(self, name: str) -> int:
         """SIGKILL: no clean-up, no farewell."""
@@ -115,6 +121,7 @@ def say(text: str, style: str = "") -> None:
 
 async def first_act(app: Perdure, workers: Workers) -> None:
     console.rule("[bold]1. A worker dies in the middle of an order", align="left")
+    await until("both workers are there", workers.ready)
     for name, process in workers.processes.items():
         say(f"worker [bold]{name}[/] is process {process.pid}")
     run = await app.start(fulfil, Order("42", "teapot", 2500), id="order-42")
@@ -207,7 +214,7 @@ async def main() -> int:
         store = f"sqlite:///{folder}/orders.db"
         workers = Workers(store, Path(folder))
         try:
-            async with Perdure(store, lease=LEASE) as app:
+            async with Perdure(store, **SETTINGS) as app:
                 await first_act(app, workers)
                 await second_act(app, workers)
         except (Wrong, TimeoutError) as error:

@@ -63,6 +63,30 @@ def test_dev_finds_at_once_what_would_not_survive_a_crash(shop: Shop) -> None:
         assert told["where"].startswith("nondeterminism: ")
 
 
+def test_dev_serves_every_queue_of_the_module(shop: Shop) -> None:
+    shop.file.write_text(SHOP.replace("@workflow\nasync def echo", "@workflow(queue='mail')\nasync def echo"))
+    with shop.process("dev", "shop.py") as dev:
+        dev.line("^ready")
+        shop.run("start", "shop.py", "echo", "Ada", "--id", "one")
+        dev.line("^one echo@1 completed")
+
+
+def test_a_signal_while_dev_reloads_ends_it(shop: Shop) -> None:
+    shop.file.write_text(
+        "import asyncio\nfrom perdure import action, workflow\n"
+        "@action\nasync def long() -> None:\n    print('long begins', flush=True)\n    await asyncio.sleep(600)\n"
+        "@workflow\nasync def waits() -> None:\n    await long()\n"
+    )
+    with shop.process("dev", "shop.py") as dev:
+        dev.line("^ready")
+        shop.run("start", "shop.py", "waits")
+        dev.line("long begins")
+        shop.file.touch()
+        dev.line("stopping: ")
+        dev.signal(signal.SIGINT)
+        assert dev.end() == 130
+
+
 def test_dev_of_a_file_that_is_not_there(shop: Shop) -> None:
     assert "there is no file nope.py" in shop.error("dev", "nope.py")
 

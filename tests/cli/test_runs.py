@@ -95,6 +95,8 @@ def test_list_says_when_there_is_nothing(shop: Shop) -> None:
     shop.run("migrate")
     assert "no execution found" in shop.run("list").stderr
     assert "name=value" in shop.error("list", "--field", "x")
+    assert "one plain value" in shop.error("list", "--field", "x=[1]")
+    assert "cannot be asked for" in shop.error("list", "--field", "status=odd")
 
 
 def test_tenants_are_apart(shop: Shop) -> None:

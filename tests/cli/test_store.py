@@ -17,8 +17,14 @@ def test_a_store_that_cannot_be_opened(shop: Shop) -> None:
     shop.store = f"sqlite:///{shop.folder / 'no' / 'such' / 'folder.db'}"
     error = shop.error("migrate", code=1)
     assert "hint: the store is sqlite:///" in error
-    shop.store = "mysql://x"
-    assert "no store for 'mysql://x'" in shop.error("migrate")
+    shop.store = "memory://"
+    assert "lives and dies with its process" in shop.error("list")
+
+
+def test_a_password_is_not_shown(shop: Shop) -> None:
+    shop.store = "sqlite://ada:secret@host/orders.db"
+    assert "secret" not in shop.out("config")
+    assert {one["name"]: one["value"] for one in shop.json("config")}["store"] == "sqlite://ada:***@host/orders.db"
 
 
 def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,12 @@ def test_a_worker_serves_the_queues_that_it_is_given(gated: Shop) -> None:
         assert worker.stop() == 0
 
 
+def test_a_queue_that_nobody_serves_is_noted(gated: Shop) -> None:
+    with gated.process("worker", "shop.py") as worker:
+        worker.line("post@1 is on queue mail, which this worker does not serve")
+        worker.line("ready: ")
+
+
 def test_logs_are_json_on_stderr_and_prints_do_not_disturb_stdout(gated: Shop) -> None:
     with gated.process("worker", "shop.py", "--json") as worker:
         worker.line('"ready"')

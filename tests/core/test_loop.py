@@ -75,8 +75,9 @@ def asked(replay: Replay) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    before = set(loops._live)
     yield
-    for loop in list(loops._live):
+    for loop in loops._live - before:
         loop.evict()
     assert asyncio._get_running_loop() is None
     assert gc.isenabled()

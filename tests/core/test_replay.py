@@ -46,8 +46,9 @@ async def nephew(n: int) -> int:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    before = set(loops._live)
     yield
-    for loop in list(loops._live):
+    for loop in loops._live - before:
         loop.evict()
 
 

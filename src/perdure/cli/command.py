@@ -21,7 +21,7 @@ import typer
 from typer import Argument, Option
 
 from perdure.cli import loading
-from perdure.cli.display import Display
+from perdure.cli.display import Display, masked
 from perdure.errors import (
     EventConflict,
     ExecutionEnded,
@@ -51,7 +51,12 @@ Module = Annotated[str, Argument(metavar="MODULE", help="A file or module, shop.
 AppOption = Annotated[str | None, Option("--app", metavar="MODULE", help="Use the application of this file or module.")]
 _StoreOption = Annotated[
     str | None,
-    Option("--store", metavar="URL", help="Where everything is kept.", envvar=None, rich_help_panel="All commands"),
+    Option(
+        "--store",
+        metavar="URL",
+        help="Where everything is kept; else PERDURE_STORE or sqlite:///perdure.db.",
+        rich_help_panel="All commands",
+    ),
 ]
 _TenantOption = Annotated[str | None, Option("--tenant", help="Whose executions.", rich_help_panel="All commands")]
 _JsonOption = Annotated[bool, Option("--json", help="Answer in JSON.", rich_help_panel="All commands")]
@@ -102,8 +107,7 @@ class Call:
         With `code` the module must register something. A store that is not there is made only with `create`.
         """
         app = self.application(module, code=code)
-        if not create:
-            _must_exist(app)
+        _check_place(app, create)
         async with app:
             # Whoever listens has the stream open, and only then do hints of this process reach the workers.
             app.no_news("", app.news(""))
@@ -115,13 +119,17 @@ class Call:
             if isinstance(error, kind):
                 store = self.app.settings.store if self.app is not None else self.store
                 tenant = self.app.tenant if self.app is not None else self.tenant
-                return hint.format(store=store, tenant=tenant)
+                return hint.format(store=masked(store or ""), tenant=tenant)
         return ""
 
 
-def _must_exist(app: Perdure) -> None:
+def _check_place(app: Perdure, create: bool) -> None:
     path = getattr(app.store, "path", None)
-    if path is not None and not Path(path).exists():
+    if path is None and app.settings.store.startswith("memory:"):
+        raise UsageError(
+            "memory:// lives and dies with its process, so there is nothing here: name a file with --store"
+        )
+    if path is not None and not create and not Path(path).exists():
         raise StoreError(f"there is no store at {path}")
 
 
@@ -141,6 +149,8 @@ def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..
                     raise
                 call.show.error(str(error), call.hint(error))
                 code = 2 if isinstance(error, UsageError) else 1
+            except KeyboardInterrupt:
+                code = 130
             raise typer.Exit(code or 0)
 
         run.__signature__, run.__annotations__ = _signature(fn)  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from perdure.cli import loading
 from perdure.cli.command import Call
-from perdure.cli.display import add_row, age, doing, head_data, status_text, styled, table
+from perdure.cli.display import add_row, age, doing, head_data, masked, status_text, styled, table
 from perdure.core.records import ENDED, Head, id_of
 from perdure.errors import StoreError
 from perdure.flows.registry import registry
@@ -49,13 +49,14 @@ def run(call: Call, module: str) -> int:
             traceback.print_exc()
         call.show.error(str(error))
         return _wait_for_change(call, module, error)
-    app.settings = structs.replace(app.settings, drain=min(app.settings.drain, DRAIN))
+    queues = dict.fromkeys([*app.settings.queue_names, *(one.queue for one in registry.workflows())])
+    app.settings = structs.replace(app.settings, drain=min(app.settings.drain, DRAIN), queues=",".join(queues))
     telemetry.configure(app.settings)
     watch = Watch(loading.watched(loading.directory(module)))
     view = View(call, app, module)
 
     def leave(code: int) -> None:
-        if watch.changed is not None:
+        if code == 0 and watch.changed is not None:
             _again()
         service.exit_now(code)
 
@@ -135,7 +136,7 @@ class View:
         if self._show.json:
             self._show.line({"event": "ready", "worker": worker.me, "workflows": sorted(names)})
         else:
-            store = (f"  {self._app.settings.store}, worker {worker.me}", "dim")
+            store = (f"  {masked(self._app.settings.store)}, worker {worker.me}", "dim")
             self._show.print(
                 styled(("ready ", "green"), (self._module, "bold"), f"  {', '.join(sorted(names))}", store)
             )

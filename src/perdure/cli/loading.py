@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from perdure.runtime.app import Perdure
 from perdure.runtime.settings import load as load_settings
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_PERDURE = Path(__file__).parents[1]
+_NOT_THEIRS = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")))
 
 
 class Broken(UsageError):
@@ -174,8 +175,8 @@ def _place(error: BaseException, file: Path | None) -> str:
     roots = {Path.cwd(), file.parent if file is not None else Path.cwd()}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        ours = path.is_relative_to(_PERDURE) or "site-packages" in path.parts
-        if not ours and any(path.is_relative_to(root) for root in roots):
+        installed = "site-packages" in path.parts or any(path.is_relative_to(root) for root in _NOT_THEIRS)
+        if not installed and any(path.is_relative_to(root) for root in roots):
             return f"{_near(path)}:{frame.lineno}"
     return str(file.name) if file is not None else ""
 

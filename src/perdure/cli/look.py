@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -128,13 +127,9 @@ async def tail(
     """
     async with call.client(app) as client:
         run = client.get(id)
-        await run.head()
-        recent: deque[Row] = deque(maxlen=lines)
-        after = 0
-        async for row in run.rows():
-            recent.append(row)
-            after = row.version
-        before = _print(call, list(recent), None)
+        after = (await run.head()).version
+        recent = [row async for row in run.rows(max(0, after - lines), after)]
+        before = _print(call, recent, None)
         return await _follow(call, run, after, before) if follow else 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import inspect
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -16,7 +17,7 @@ from perdure.cli import values
 from perdure.cli.command import AppOption, Call, Module, RunId, command
 from perdure.cli.display import add_row, ago, doing, head_data, plain, status_text, styled, table
 from perdure.core.records import Head, ShownStatus, id_of
-from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.runtime.app import Perdure
 from perdure.runtime.run import Run
 
@@ -122,6 +123,8 @@ async def find(
     """
     after = values.since(since) if since is not None else None
     wanted = values.fields(field or ())
+    if taken := wanted.keys() & inspect.signature(Perdure.find).parameters.keys():
+        raise UsageError(f"a field named {min(taken)!r} cannot be asked for")
     async with call.client(app) as client:
         page = await client.find(status=status, workflow=workflow, after=after, limit=limit, cursor=cursor, **wanted)
         if call.show.json:

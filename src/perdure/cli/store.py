@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.cli.command import Call, command
-from perdure.cli.display import styled, table
+from perdure.cli.display import masked, styled, table
 from perdure.runtime.app import Perdure
 from perdure.runtime.settings import explain
 
@@ -27,17 +27,18 @@ async def migrate(call: Call) -> None:
     Example: perdure migrate --store sqlite:///orders.db
     """
     app = call.application()
+    store = masked(app.settings.store)
     before = _schema(app)
     async with app:
         pass
     after = _schema(app)
     if call.show.json:
-        call.show.data({"store": app.settings.store, "before": before, "schema": after})
+        call.show.data({"store": store, "before": before, "schema": after})
     elif before == after:
-        call.show.print(styled((app.settings.store, "bold"), f" is up to date: schema {after or 'none'}"))
+        call.show.print(styled((store, "bold"), f" is up to date: schema {after or 'none'}"))
     else:
         came = "created" if not before else f"migrated from schema {before}"
-        call.show.print(styled((app.settings.store, "bold"), f" {came}: schema {after}"))
+        call.show.print(styled((store, "bold"), f" {came}: schema {after}"))
 
 
 def _schema(app: Perdure) -> int | None:
@@ -59,7 +60,10 @@ def config(call: Call) -> int:
     ours = {name for name in os.environ if name.startswith("PERDURE_") and not name.startswith("PERDURE_TEST_")}
     unknown = ours - {row[1] for row in explain({})}
     environ = {name: value for name, value in os.environ.items() if name not in unknown}
-    rows = explain(environ, store=call.store, tenant=call.tenant)
+    rows = [
+        (name, variable, masked(value) if name == "store" else value, source, meaning)
+        for name, variable, value, source, meaning in explain(environ, store=call.store, tenant=call.tenant)
+    ]
     if call.show.json:
         names = ("name", "variable", "value", "source", "meaning")
         call.show.data([dict(zip(names, row, strict=True)) for row in rows])

@@ -49,6 +49,8 @@ def fields(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise UsageError(f"--field takes name=value, not {pair!r}")
         found[name] = json_value(value, f"the value of {name}")
+        if isinstance(found[name], list | dict):
+            raise UsageError(f"--field {name} takes one plain value, not {value!r}")
     return found
 
 

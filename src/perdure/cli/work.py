@@ -45,6 +45,9 @@ def worker(
         if call.show.json:
             call.show.line({"event": "ready", "worker": one.me, "queues": app.settings.queue_names, "workflows": names})
         else:
+            for name in names:
+                if (found := registry.find(name)) is not None and found.queue not in app.settings.queue_names:
+                    call.show.note(f"{name} is on queue {found.queue}, which this worker does not serve")
             call.show.print(
                 styled("ready: ", (one.me, "bold"), f" serves {app.settings.queues} with {', '.join(names)}")
             )

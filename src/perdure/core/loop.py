@@ -7,7 +7,8 @@ Rules kept here:
 - The garbage collector is off during turns: a collection could run another execution's clean-up inside this one.
 - A task hashes by its number, so that sets of tasks iterate the same way on every replay. The number is given after
   `Task.__init__`: in the process-wide WeakSet of Python <= 3.13 all main tasks would otherwise share one bucket.
-- A suspended coroutine never dies by itself: `evict` throws Evicted into it while every command is refused.
+- A suspended coroutine never dies by itself: it is held until `evict` throws Evicted into it while every command is
+  refused, at the latest when the interpreter exits.
 - Whatever else a loop can do (threads, sockets, processes) is refused at the call, also in later Pythons.
 """
 

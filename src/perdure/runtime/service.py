@@ -47,6 +47,7 @@ async def serve(
             if ready is not None:
                 ready(worker)
             await _first(signals.first.wait, until)
+            signals.first.set()  # whatever ended it: the next signal means at once
             running = sum(len(resident.running) for resident in worker.residents.values())
             finishing = f": {running} action(s) may take up to {app.settings.drain:g} s to finish" if running else ""
             log.info("stopping%s", finishing, extra={"worker": worker.me})
@@ -122,7 +123,7 @@ class _Signals:
             for number, handler in before.items():
                 with contextlib.suppress(NotImplementedError):
                     loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def run(

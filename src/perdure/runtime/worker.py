@@ -244,6 +244,7 @@ class Worker:
                     hints += [Hint(letter.key) for letter in commit.mail]
                     if isinstance(commit.settle, End):
                         hints.append(Hint(resident.key, ended=True))
+                        self._ended(resident.key, commit.settle)
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
         if hints:
@@ -265,7 +266,8 @@ class Worker:
                 self._mailed.add(resident.key)
                 self._mailbell.set()
             case "early":
-                self.ring_at(resident, (commit.fired or now) + 1000)
+                self._look_at(now)  # our clock runs ahead: ask for the time, and do not ask for this at once again
+                self.ring_at(resident, max(commit.fired or 0, now) + 10_000)
             case "stale":
                 log.info("%s: another worker has gone on with it", resident.key)
                 self.evict(resident)
@@ -290,9 +292,7 @@ class Worker:
     def _written(self, resident: Resident, now: int) -> None:
         resident.committed()
         if resident.ended is not None:
-            self._leave(resident)
-            resident.drop()
-            self._ended(resident.key, resident.ended)
+            self.evict(resident)
         elif (park := resident.parked) is not None:
             self._leave(resident)
             self._keep(resident)
@@ -406,6 +406,8 @@ class Worker:
             resident = self.residents.get(key)
             if resident is None or resident.token != token:
                 continue
+            if resident.flying and key not in kept:
+                continue  # its own commit may just have ended or parked it; the answer to that will tell
             if key in kept:
                 resident.lease_until = sent + self.settings.lease * 0.9
             else:
