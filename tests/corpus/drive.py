@@ -83,6 +83,7 @@ def look(replay: Replay) -> dict[str, Any]:
         "paused": replay.paused is not None,
         "stuck": replay.stuck is not None,
         "undos": [(undo.spec.name, text(undo.args), text(undo.result), undo.version) for undo in replay.undos],
+        "orphans": list(replay.orphans),
         "kept": replay.kept,
         "places": [where(task) for task in replay.loop.tasks.values()],
         "began": replay.began,
@@ -413,9 +414,9 @@ class Listening(Replay):
         super().__init__(key, definition, limits)
         self.commands: list[tuple[int, str, str, str]] = []
 
-    def _expect(self, ref: int, kind: str, name: str, args: Raw | None) -> None:
+    def _expect(self, ref: int, kind: str, name: str, args: Raw | None, *more: Any) -> None:
         self.commands.append((ref, kind, name, text(args) if args is not None else ""))
-        super()._expect(ref, kind, name, args)
+        super()._expect(ref, kind, name, args, *more)
 
 
 def commands_of(definition: Definition, rows: Sequence[Row]) -> list[tuple[int, str, str, str]]:

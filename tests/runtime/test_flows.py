@@ -376,3 +376,63 @@ async def test_the_version_is_known_inside(world: World) -> None:
         return workflow.version
 
     assert await (await world.start(versioned)).result() == 3
+
+
+async def test_a_cancelled_action_that_took_effect_is_undone_too(world: World) -> None:
+    @action
+    async def slow_book(what: str) -> str:
+        seen.append(f"booking {what}")
+        await asyncio.sleep(5)
+        seen.append(f"booked {what}")
+        return what
+
+    @slow_book.undo
+    async def slow_unbook(what: str, booked: str) -> None:
+        seen.append(f"undo {what}")
+
+    @workflow
+    async def trip() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow_book("flight"))
+            group.create_task(fail("no car"))
+
+    with pytest.raises(ExecutionFailed, match="no car"):
+        await (await world.start(trip)).result()
+    assert seen == ["booking flight", "booked flight", "undo flight"]
+
+
+async def test_a_timeout_does_not_wait_for_what_may_have_to_be_undone(world: World) -> None:
+    @action
+    async def slow_hire(what: str) -> str:
+        await asyncio.sleep(5)
+        seen.append(f"hired {what}")
+        return what
+
+    @slow_hire.undo
+    async def slow_unhire(what: str, hired: str) -> None:
+        seen.append(f"undo {what}")
+
+    @workflow
+    async def trip() -> None:
+        try:
+            async with asyncio.timeout(1):
+                await slow_hire("car")
+        except TimeoutError:
+            await note("gave up on the car")
+        await fail("rain")
+
+    with pytest.raises(ExecutionFailed, match="rain"):
+        await (await world.start(trip)).result()
+    assert seen == ["gave up on the car", "hired car", "undo car"]
+
+
+async def test_a_failed_child_is_named(world: World) -> None:
+    @workflow
+    async def parent() -> str:
+        try:
+            await breaks()
+        except ChildFailed as failure:
+            return failure.child
+        return "?"
+
+    assert await (await world.start(parent, id="p7")).result() == "p7.1"

@@ -27,7 +27,15 @@ from perdure.core.commands import Asked, Halt, Limits, RestartWith, Spec, Undo, 
 from perdure.core.failures import action_failed, describe
 from perdure.core.loop import Handle, Park, new_loop, turns, where
 from perdure.core.records import Row, id_of
-from perdure.errors import InvalidValue, LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
+from perdure.errors import (
+    ChildFailed,
+    InvalidValue,
+    LimitReached,
+    NeverWakes,
+    Nondeterminism,
+    PerdureError,
+    Undecodable,
+)
 
 _INPUTS = (ev.ActionSettled, ev.TimerFired, ev.EventReceived, ev.ChildSettled, ev.CancelRequested)
 _decode_json = msgspec.json.decode
@@ -70,6 +78,7 @@ class Replay:
         self.cancel: ev.CancelRequested | None = None
         self.outcome: Outcome | None = None
         self.undos: list[Undo] = []
+        self.orphans: dict[int, tuple[Asked, Spec]] = {}  # no longer awaited, but they may have to be undone
         self.kept = 0  # the last version that a retry would keep
         self.published: dict[str, Any] = {}
         self.changed = False
@@ -264,7 +273,10 @@ class Replay:
         asked.settled, asked.result = self._input[0], event.result
         if event.error is not None:
             failure = asked.spec.failure(event.error)
+            if isinstance(failure, ChildFailed) and isinstance(event, ev.ChildSettled):
+                failure.child = event.id
             self._turn(asked.future.set_exception, failure)
+            asked.future.exception()  # seen: it may be one that nobody awaits any more
             return
         try:
             value = asked.spec.decode_result(event.result)
@@ -331,7 +343,7 @@ class Replay:
         self._patches = dict.fromkeys(event.patches, True)
         self.published = _decode_json(event.published) or {}
         self.cancel, self.outcome = event.cancel, None
-        self.actions, self.children, self.waiters, self.undos = {}, {}, [], []
+        self.actions, self.children, self.waiters, self.undos, self.orphans = {}, {}, [], [], {}
         self._logged_timers = set()
         self._begin(event.input)
 
@@ -381,13 +393,38 @@ class Replay:
         try:
             value = await asked.future
         except asyncio.CancelledError:
-            if self.actions.pop(asked.ref, None) is not None and not self.loop.closed:
-                self.stops.append(asked.ref)
-                self._emit_once(ev.ActionCancelled(asked.ref, action.name, args))
+            if asked.ref in self.actions and not self.loop.closed:
+                self._abandon(asked, undo)
             raise
         if undo is not None:
             self.undos.append(Undo(undo, args, asked.result, asked.settled))
         return value
+
+    def _abandon(self, asked: Asked, undo: Spec | None) -> None:
+        """Nobody awaits the action any more. One that can be undone runs on: its effect may have happened already."""
+        if undo is not None:
+            asked.future = asyncio.Future(loop=self.loop)
+            self.orphans[asked.ref] = asked, undo
+            return
+        del self.actions[asked.ref]
+        self.stops.append(asked.ref)
+        self._emit_once(ev.ActionCancelled(asked.ref, asked.spec.name, asked.args))
+
+    async def adopt_orphans(self) -> None:
+        """Wait for the outcome of what was abandoned, so that it can be undone."""
+        while self.orphans:
+            ref, (asked, undo) = next(iter(self.orphans.items()))
+            try:
+                await asked.future
+            except asyncio.CancelledError:
+                if self.loop.closed:
+                    raise
+                asked.future = asyncio.Future(loop=self.loop)
+            except Exception:
+                del self.orphans[ref]  # it failed: there is nothing to undo
+            else:
+                del self.orphans[ref]
+                self.undos.append(Undo(undo, asked.args, asked.result, asked.settled))
 
     async def child(self, workflow: Spec, version: int, args: Raw) -> Any:
         if self.loop.closed or self._fault is not None:
@@ -476,7 +513,7 @@ class Replay:
     def failing(self) -> None:
         """The workflow's own code is over, without success: a retry goes back to before what made it so."""
         version, bad = self._input
-        self.kept = min(version - bad, *(undo.version - 1 for undo in self.undos)) if self.undos else version - bad
+        self.kept = version - bad
 
     def timer_set(self, handle: Handle) -> None:
         if self._fault is not None:
@@ -505,10 +542,10 @@ class Replay:
         first = min(((self.due_of(handle), ref) for ref, handle in self.loop.timers.items()), default=None)
         return first if first is not None and first[0] <= now else None
 
-    def next_due(self) -> int | None:
-        """The earliest time at which something happens by itself."""
+    def next_due(self, now: int = 0) -> int | None:
+        """The earliest time at which something happens by itself; an action that was due by now is under way."""
         dues = [self.due_of(handle) for handle in self.loop.timers.values()]
-        dues += [asked.due for asked in self.actions.values() if asked.due]
+        dues += [asked.due for asked in self.actions.values() if asked.due > now]
         if self.cancel is not None and self.cancel.deadline:
             dues.append(self.cancel.deadline)
         return min(dues, default=None)
@@ -541,7 +578,7 @@ class Replay:
     def _ask(self, kind: str, spec: Spec, args: Raw) -> Asked:
         self._count()
         self.loop.ref = ref = self.loop.ref + 1
-        self._expect(ref, kind, spec.name, args)
+        self._expect(ref, kind, spec.name, args, spec)
         return Asked(ref, spec, args, self.at, asyncio.Future(loop=self.loop))
 
     def _limit(self, data: bytes | Raw, what: str) -> None:
@@ -562,7 +599,7 @@ class Replay:
                 )
             )
 
-    def _expect(self, ref: int, kind: str, name: str, args: Raw | None) -> None:
+    def _expect(self, ref: int, kind: str, name: str, args: Raw | None, spec: Spec | None = None) -> None:
         recorded = self._expected.pop(ref, None)
         if recorded is None:
             return
@@ -579,7 +616,12 @@ class Replay:
                     + ": run the code that this execution began with, or guard the change with workflow.patched()"
                 )
             )
-        if args is not None and there_args is not None and bytes(there_args) != bytes(args):
+        if (
+            args is not None
+            and there_args is not None
+            and bytes(there_args) != bytes(args)
+            and not (spec is not None and spec.same_args(there_args, args))
+        ):
             self._halt(
                 Nondeterminism(
                     f"{self.key}: the code calls {name} (command {ref}) with {short(args)}, but version {version} of"

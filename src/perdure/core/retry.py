@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perdure.core.durations import Duration, micros
 from perdure.errors import UsageError
@@ -57,7 +57,7 @@ class Retry(Struct, frozen=True):
 def policy(retries: int | Retry, fatal: tuple[type[BaseException], ...] = ()) -> Retry:
     """`retries=5` means one attempt and five more."""
     if isinstance(retries, Retry):
-        return retries
+        return structs.replace(retries, fatal=(*retries.fatal, *fatal))
     if isinstance(retries, bool) or retries < 0:
         raise UsageError(f"retries must be a number from 0 on or a Retry, not {retries!r}")
     options: dict[str, Any] = {"attempts": retries + 1, "fatal": fatal}

@@ -133,6 +133,9 @@ class Action(Generic[P, R]):
 
     # What the engine asks.
 
+    def same_args(self, recorded: Raw, asked: Raw, /) -> bool:
+        return self.signature.same(recorded, asked)
+
     def decode_result(self, result: Raw, /) -> Any:
         return self.signature.returns.decode(result)
 

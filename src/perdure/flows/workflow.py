@@ -97,6 +97,9 @@ class Workflow(Generic[P, R]):
             await _compensate(running, error)
             raise
 
+    def same_args(self, recorded: Raw, asked: Raw, /) -> bool:
+        return self.signature.same(recorded, asked)
+
     def decode_result(self, result: Raw, /) -> Any:
         return self.signature.returns.decode(result)
 
@@ -105,8 +108,10 @@ class Workflow(Generic[P, R]):
 
 
 async def _compensate(running: Replay, error: BaseException) -> None:
+    await running.adopt_orphans()
     while running.undos:
         undo = running.undos.pop()
+        running.kept = min(running.kept, undo.version - 1)
         try:
             await running.act(undo.spec, with_result(undo.args, undo.result))
         except Exception as failure:

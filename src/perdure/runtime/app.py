@@ -453,7 +453,8 @@ def _no_news(future: asyncio.Future[End | None]) -> None:
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
         raise UsageError(
-            f"{text!r} cannot be a {what}: letters, digits and {'_-' if what == 'tenant' else '_.:@~-'} only"
+            f"{text[:80]!r} cannot serve as {what}: it takes letters, digits and"
+            f" {'_-' if what == 'tenant' else '_.:@~-'}, and is at most {64 if what == 'tenant' else 200} long"
         )
     return text
 

@@ -427,7 +427,7 @@ class Resident:
         if replay.outcome is not None:
             return self._end(replay)
         status: Status = "open" if replay.paused is None else "paused"
-        due = replay.next_due() if replay.paused is None else replay.paused.until or None
+        due = replay.next_due(now) if replay.paused is None else replay.paused.until or None
         busy = bool(self.running) or self._has_ready(replay, now)
         soon = due is not None and due - now <= self.house.settings.linger * 1e6 and not self.house.draining
         if busy or (soon and status == "open"):

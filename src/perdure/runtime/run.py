@@ -89,13 +89,16 @@ class Run(Generic[R_co]):
                     self._app.no_news(self.key, news)
 
     async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
-        """Wait for one of these statuses. For people and tests; it looks rather than listens."""
+        """Wait for one of these statuses. For people and tests; it looks rather than listens.
+
+        `waiting` means that it has come to rest: begun, parked, with no mail to be folded.
+        """
         pause = 0.005
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while (status := await self.status()) not in statuses:
+            while not ((head := await self.head()).shown in statuses and _rests(head)):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.25)
-        return status
+        return head.shown
 
     async def rows(self, after: int = 0, until: int | None = None) -> AsyncIterator[Row]:
         """The log as it is stored, page by page."""
@@ -182,6 +185,10 @@ class Run(Generic[R_co]):
     @property
     def _tenant(self) -> str:
         return self.key.partition("/")[0]
+
+
+def _rests(head: Head) -> bool:
+    return head.shown != "waiting" or (head.waits is not None and not head.mail)
 
 
 def _micros(moment: datetime | None) -> int:

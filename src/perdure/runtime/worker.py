@@ -60,6 +60,7 @@ class Worker:
         self._cache: OrderedDict[str, Resident] = OrderedDict()
         self._mailed: set[str] = set()
         self._holding: set[str] = set()
+        self._holds: set[asyncio.Task[None]] = set()
         self._mailbell = asyncio.Event()
         self._room = asyncio.Event()
         self._nudge = asyncio.Event()
@@ -95,7 +96,7 @@ class Worker:
                 await self._committer.calm()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._holds, return_exceptions=True)
         await self._give_back()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -176,13 +177,19 @@ class Worker:
         if not new or self.draining:
             return
         self._holding.update(new)
+        task = asyncio.create_task(self._hold(new), name="perdure-hold")
+        self._holds.add(task)
+        task.add_done_callback(self._holds.discard)
+        await asyncio.shield(task)  # a hold that was asked for is not forgotten when we are told to stop
+
+    async def _hold(self, new: list[str]) -> None:
         try:
-            await self._hold(new)
+            await self._hold_each(new)
         finally:
             self._holding.difference_update(new)
             self._mailbell.set()
 
-    async def _hold(self, new: list[str]) -> None:
+    async def _hold_each(self, new: list[str]) -> None:
         known = {key: (r.version, r.token) for key in new if (r := self._cache.get(key)) is not None}
         sent = asyncio.get_running_loop().time()
         answers = await self._store.hold(new, self.me, self._lease, known)
@@ -372,7 +379,9 @@ class Worker:
                     if len(dues) == limit:
                         continue
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
-            cap = now + int((self.settings.probe_idle if quiet else self.settings.probe) * 1e6)
+            # Never longer than a lease: who holds what may have changed, and a dead worker's lease ends on time.
+            sleep = min(self.settings.probe_idle if quiet else self.settings.probe, self.settings.lease)
+            cap = now + int(sleep * 1e6)
             due = await self._store.next_due(queues, definitions)
             self._nudge.clear()
             self._next_look = cap if due is None else max(min(due, cap), now + 1000)

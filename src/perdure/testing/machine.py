@@ -86,6 +86,10 @@ class Machine:
         self._over = asyncio.Event()
         self._main = self.process.spawn(self._work(), name)
 
+    @property
+    def lives(self) -> bool:
+        return not self.process.killed and not self._over.is_set()
+
     def is_busy(self) -> bool:
         """Whether actions run here."""
         worker = self.app.worker
@@ -101,7 +105,7 @@ class Machine:
 
     async def shut_down(self) -> None:
         """End as a process ends that is told to."""
-        if self.process.killed:
+        if not self.lives:
             return
         self.process.cont()
         if (error := self.failure()) is not None:

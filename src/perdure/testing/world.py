@@ -188,7 +188,7 @@ class World:
     @property
     def workers(self) -> list[Machine]:
         """The workers that live."""
-        return [machine for machine in self.machines if not machine.process.killed]
+        return [machine for machine in self.machines if machine.lives]
 
     def add_worker(self, points: CrashPoints | None = None) -> Machine:
         """Start one more worker."""
