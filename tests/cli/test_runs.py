@@ -30,7 +30,7 @@ def test_another_input_under_the_same_id_is_refused(shop: Shop) -> None:
         (["fulfil", '{"count": 1}'], "missing required field `item`"),
         (["fulfil", "--input", "{}"], "--input is the list"),
         (["fulfil", TEA, "--version", "7"], "no workflow fulfil@7"),
-        (["fulfil", TEA, "--id", "a/b"], "cannot be a"),
+        (["fulfil", TEA, "--id", "a/b"], "'a/b' cannot"),
     ],
 )
 def test_wrong_starts_are_usage_errors(shop: Shop, args: list[str], message: str) -> None:

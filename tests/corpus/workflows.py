@@ -1296,6 +1296,36 @@ async def saga_in_parallel() -> str:
     return f"{first} {second} {third}"
 
 
+@member(differs_from=(3, 13))
+async def saga_with_abandoned_bookings() -> str:
+    """Nobody waits for them any more, but they may have to be undone."""
+    try:
+        async with asyncio.timeout(1):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(book("hotel", 1))
+                group.create_task(book("flight", 2))
+    except TimeoutError:
+        await tried("too slow")
+    rest = asyncio.create_task(book("car", 3))
+    await asyncio.sleep(1)
+    rest.cancel()
+    await step("pay")
+    await step("confirm")
+    return "booked"
+
+
+@member(args=(1,))
+async def saga_that_restarts(left: int) -> str:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(book("hotel", left), 1)
+    ticket = await book("flight", left)
+    await step("pay", left)
+    if left:
+        workflow.restart_with(left - 1)
+    await step("confirm")
+    return ticket
+
+
 # --- cancelling ------------------------------------------------------------------------------------------------------
 
 

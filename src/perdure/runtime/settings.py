@@ -67,7 +67,7 @@ MEANING = {
     "linger": "an execution that has to wait no longer than this stays in memory",
     "drain": "how long a worker that was told to stop waits for running actions",
     "cancel_timeout": "how long the clean-up of a cancelled execution may take",
-    "probe": "longest sleep of a worker between two looks at what is due",
+    "probe": "longest sleep of a worker between two looks at what is due (never longer than the lease)",
     "probe_idle": "the same after a quiet minute",
     "resident": "executions that a worker holds at once",
     "cache": "waiting executions that a worker keeps in memory to spare itself their replay",
