@@ -109,9 +109,6 @@ class Call:
         app = self.application(module, code=code)
         _check_place(app, create)
         async with app:
-            # Whoever listens has the stream open, and only then do hints of this process reach the workers.
-            app.no_news("", app.news(""))
-            await asyncio.sleep(0)
             yield app
 
     def hint(self, error: PerdureError) -> str:

@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain: Seconds = 30.0
     cancel_timeout: Seconds = 300.0
     probe: Seconds = 5.0
-    probe_idle: Seconds = 30.0
+    probe_idle: Seconds | None = None
     resident: Count = 1000
     cache: Annotated[int, Meta(ge=0)] = 1000
     concurrency: Count = 1000
@@ -67,8 +67,8 @@ MEANING = {
     "linger": "an execution that has to wait no longer than this stays in memory",
     "drain": "how long a worker that was told to stop waits for running actions",
     "cancel_timeout": "how long the clean-up of a cancelled execution may take",
-    "probe": "longest sleep of a worker between two looks at what is due (never longer than the lease)",
-    "probe_idle": "the same after a quiet minute",
+    "probe": "longest sleep of a worker between two looks at what is due",
+    "probe_idle": "the same after a quiet minute; as long as the lease unless it is set",
     "resident": "executions that a worker holds at once",
     "cache": "waiting executions that a worker keeps in memory to spare itself their replay",
     "concurrency": "actions that a worker runs at once",
@@ -124,7 +124,7 @@ def explain(environ: Mapping[str, str] | None = None, **chosen: Any) -> list[tup
 
 def _read(name: str, value: Any, kind: Any) -> Any:
     try:
-        if kind is Seconds:
+        if kind in (Seconds, Seconds | None):
             text = isinstance(value, str) and not value.replace(".", "", 1).isdecimal()
             return seconds(value if text or not isinstance(value, str) else float(value))
         return msgspec.convert(value, kind, strict=not isinstance(value, str))

@@ -379,9 +379,7 @@ class Worker:
                     if len(dues) == limit:
                         continue
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
-            # Never longer than a lease: who holds what may have changed, and a dead worker's lease ends on time.
-            sleep = min(self.settings.probe_idle if quiet else self.settings.probe, self.settings.lease)
-            cap = now + int(sleep * 1e6)
+            cap = now + int(self._sleep(quiet) * 1e6)
             due = await self._store.next_due(queues, definitions)
             self._nudge.clear()
             self._next_look = cap if due is None else max(min(due, cap), now + 1000)
@@ -390,6 +388,11 @@ class Worker:
                     async with asyncio.timeout(delay):
                         await self._nudge.wait()
                 self._nudge.clear()
+
+    def _sleep(self, quiet: bool) -> float:
+        """How long not to look: no longer than a lease, so that the end of a dead worker's lease is known in time."""
+        idle = self.settings.lease if self.settings.probe_idle is None else self.settings.probe_idle
+        return idle if quiet else min(self.settings.probe, idle)
 
     async def _hint(self, dues: Sequence[Due]) -> None:
         here = [due.key for due in dues if due.holder in (None, self.me)]
