@@ -92,7 +92,8 @@ def test_dev_of_a_file_that_is_not_there(shop: Shop) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_dev_is_live_on_a_terminal(shop: Shop) -> None:
+def test_dev_is_live_on_a_terminal(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_GRACE", "0.1")
     shop.run("start", "shop.py", "fulfil", '{"item": "tea"}', "--id", "order-1")
     ours, theirs = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}

@@ -71,7 +71,8 @@ def test_a_definition_that_is_gone_is_missing(waiting: Shop) -> None:
     waiting.run("replay", "shop.py", "--check", "--workflow", "echo")
 
 
-def test_a_stuck_execution_is_mended_or_not(waiting: Shop) -> None:
+def test_a_stuck_execution_is_mended_or_not(waiting: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_GRACE", "0.1")
     broken = SHOP.replace("    await charge(order)\n", "    await ship(order.item)\n")
     waiting.file.write_text(broken)
     waiting.run("send", "order-1", "packed", '{"tracking": "X1"}')

@@ -117,9 +117,9 @@ def test_a_start_in_another_process_does_not_wait_for_a_poll(shop: Shop) -> None
 
 
 def test_a_worker_serves_the_queues_that_it_is_given(gated: Shop) -> None:
-    gated.run("start", "shop.py", "post", "--id", "p")
     with gated.process("worker", "shop.py", "--queues", "mail,other", "--concurrency", "2", "--json") as worker:
         assert json.loads(worker.line('"ready"'))["queues"] == ["mail", "other"]
+        gated.run("start", "shop.py", "post", "--id", "p")
         assert gated.lines("tail", "p", "--follow")[-1]["data"]["result"] == "posted"
         assert worker.stop() == 0
 
