@@ -541,3 +541,55 @@ async def test_one_application_can_run_again_and_again() -> None:
             run = await app.start(waiter, n)
             await run.send("go", n)
             assert await run.result() == n
+
+
+async def test_a_fork_draws_the_same_random_values(world: World) -> None:
+    @workflow
+    async def draws() -> list[str]:
+        first = await jot(str(workflow.uuid()))
+        second = await jot(str(workflow.random().random()))
+        await event("go")
+        return [first, second, await jot(str(workflow.uuid()))]
+
+    run = await world.start(draws)
+    await run.until("waiting")
+    fork = await run.fork()
+    await run.send("go")
+    await fork.send("go")
+    assert await run.result() == await fork.result()
+
+
+async def test_retry_goes_back_to_before_the_clean_up_of_the_workflow(world: World) -> None:
+    global broken
+
+    @workflow
+    async def job() -> str:
+        await jot("once")
+        try:
+            return await repairable("job")
+        finally:
+            await jot("cleaned")
+
+    run = await world.start(job)
+    with pytest.raises(ExecutionFailed):
+        await run.result()
+    broken = False
+    assert await (await run.retry()).result() == "job"
+    assert seen == ["once", "try job", "cleaned", "try job", "cleaned"]
+
+
+async def test_a_cancelled_run_can_be_tried_again(world: World) -> None:
+    @workflow
+    async def job() -> str:
+        try:
+            return str(await event("go"))
+        finally:
+            await jot("cleaned")
+
+    run = await world.start(job)
+    await run.until("waiting")
+    await run.cancel()
+    await run.until("cancelled")
+    again = await run.retry()
+    await again.send("go", 1)
+    assert await again.result() == "1"

@@ -49,16 +49,32 @@ def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str) -> list[R
     if missing := edits.keys() - {row.version for row in rows}:
         raise UsageError(f"cannot edit version {min(missing)}: the fork ends before it")
     settled = {e.ref for _, e in log if isinstance(e, ev.ActionSettled | ev.ChildSettled)}
+    times = _driven_at(log)
     copied: list[Row] = []
     for row, event in log:
         if isinstance(event, _OWN) or (isinstance(event, _OF_COMMANDS) and event.ref not in settled):
             continue
         if isinstance(event, ev.Started):
-            event = structs.replace(event, forked=origin)
+            event = structs.replace(event, forked=origin, seed=event.seed or origin.rpartition("@")[0])
         if row.version in edits:
             event = _edited(event, row.version, edits[row.version])
-        copied.append(ev.row(event, len(copied) + 1, row.at, 0, row.message_id))
+        copied.append(ev.row(event, len(copied) + 1, times.get(row.version, row.at), 0, row.message_id))
     return copied
+
+
+def _driven_at(log: Sequence[tuple[Row, ev.Event]]) -> dict[int, int]:
+    """When inputs reached the code that came while it was paused or stuck: at the end of that, which is not copied."""
+    times: dict[int, int] = {}
+    kept_back: list[int] | None = None
+    for row, event in log:
+        if isinstance(event, ev.Paused | ev.Stuck):
+            kept_back = kept_back or []
+        elif isinstance(event, ev.Resumed | ev.Redriven):
+            times.update(dict.fromkeys(kept_back or (), row.at))
+            kept_back = None
+        elif kept_back is not None:
+            kept_back.append(row.version)
+    return times
 
 
 def _edited(event: ev.Event, version: int, value: Raw) -> ev.Event:
@@ -68,7 +84,7 @@ def _edited(event: ev.Event, version: int, value: Raw) -> ev.Event:
         case ev.EventReceived():
             return structs.replace(event, payload=value)
         case ev.Marked():
-            return structs.replace(event, value=value)
+            return structs.replace(event, kind="record", value=value)
         case ev.Started() | ev.Restarted():
             return structs.replace(event, input=value)
         case _:

@@ -51,6 +51,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     parent: str = ""
     forked: str = ""  # key and version of the run this one was forked from
+    seed: str = ""  # of its random values, where that is not its own key
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -116,6 +117,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     patches: list[str] = []
     published: Raw = NULL
     cancel: CancelRequested | None = None
+    seed: str = ""
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,8 @@ from perdure.core.codec import encode
 from perdure.core.events import NULL, Error
 from perdure.errors import ActionFailed, ChildFailed, ExecutionFailed, InvalidValue
 
-_NEVER = (StopIteration, StopAsyncIteration)  # would be misread as the end of a coroutine
+#: These would be misread as the end of a coroutine, or cannot be made from a message.
+_NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, MemoryError)
 _BUILTIN = {
     name: kind
     for name, kind in vars(builtins).items()

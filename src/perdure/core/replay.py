@@ -84,8 +84,11 @@ class Replay:
         self.changed = False
         self.draws = 0
         self.base = 1
+        self.seed = key
+        self.round = 0  # number of the last command before this round began
         self._backlog: list[tuple[ev.Event, int]] = []
-        self._input = (0, False)  # the input being driven: its version, and whether it is bad news
+        self._input = 0  # version of the input being driven
+        self._cancelled_at = 0
         self._logged_timers: set[int] = set()
         self._expected: dict[int, tuple[int, ev.Event]] = {}
         self._marks: dict[int, ev.Marked] = {}
@@ -124,6 +127,7 @@ class Replay:
         match event:
             case ev.Started():
                 self.began = self.at = at
+                self.seed = event.seed or self.key
                 self._begin(event.input)
             case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
                 if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
@@ -188,7 +192,7 @@ class Replay:
                 self._last_input = row.version
 
     def _begin(self, input: Raw) -> None:
-        self._input = (self.version, False)
+        self._input = self.version
         try:
             main = self.definition.begin(self, input)
         except InvalidValue as error:
@@ -204,8 +208,7 @@ class Replay:
             if getattr(event, "ref", 0) > self.loop.ref:
                 raise self._differs(event, f"the code ends with {type(self.outcome).__name__} before it")
             return
-        bad = isinstance(event, ev.CancelRequested) or getattr(event, "error", None) is not None
-        self._input = (version, bad)
+        self._input = version
         self.at = max(self.at, at)
         self.loop.now = max(self.loop.now, (self.at - self.began) / 1e6)
         match event:
@@ -222,7 +225,7 @@ class Replay:
                 received = ev.Received(event.id, event.name, event.payload, event.by)
                 self._turn(self._deliver, received)
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
-                self.cancel, main = event, self.loop.main
+                self.cancel, self._cancelled_at, main = event, version, self.loop.main
                 assert main is not None
                 self._turn(main.cancel, event.reason or None)
             case _:
@@ -270,11 +273,12 @@ class Replay:
             if event.ref > self.loop.ref:
                 raise self._differs(event, "the code does not ask for it")
             return  # cancelled or settled before: its late result changes nothing
-        asked.settled, asked.result = self._input[0], event.result
+        asked.settled, asked.result = self._input, event.result
         if event.error is not None:
             failure = asked.spec.failure(event.error)
             if isinstance(failure, ChildFailed) and isinstance(event, ev.ChildSettled):
                 failure.child = event.id
+            failure.__dict__["perdure_version"] = self._input
             self._turn(asked.future.set_exception, failure)
             asked.future.exception()  # seen: it may be one that nobody awaits any more
             return
@@ -335,7 +339,7 @@ class Replay:
         """Begin again from a checkpoint; the loop of before, if any, is over."""
         self.loop.evict()
         self.loop = new_loop(self, ref=event.ref, steps=self.limits.steps_per_turn)
-        self.base = version
+        self.base, self.round, self.seed = version, event.ref, event.seed or self.key
         self.began, self.at = event.began, max(self.at, at)
         self.loop.now = (self.at - self.began) / 1e6
         self.draws = event.draws
@@ -375,6 +379,7 @@ class Replay:
                 [name for name, taken in self._patches.items() if taken],
                 Raw(_encode_json(self.published)),
                 self.cancel,
+                "" if self.seed == self.key else self.seed,
             )
         return ev.Failed(describe(error), self.kept)
 
@@ -507,13 +512,15 @@ class Replay:
     def uuid(self) -> UUID:
         self.loop.refuse_if_closed()
         self.draws += 1
-        draw = hashlib.blake2b(f"{self.key}\n{self.draws}".encode(), digest_size=16)
+        draw = hashlib.blake2b(f"{self.seed}\n{self.draws}".encode(), digest_size=16)
         return UUID(bytes=draw.digest(), version=4)
 
-    def failing(self) -> None:
+    def failing(self, error: BaseException) -> None:
         """The workflow's own code is over, without success: a retry goes back to before what made it so."""
-        version, bad = self._input
-        self.kept = version - bad
+        if isinstance(error, asyncio.CancelledError) and self.cancel is not None:
+            self.kept = self._cancelled_at - 1
+        else:
+            self.kept = min([self._input, *(version - 1 for version in _causes(error))])
 
     def timer_set(self, handle: Handle) -> None:
         if self._fault is not None:
@@ -665,3 +672,21 @@ class Replay:
             + f" as command {ref}, but {but}: run the code that this execution began with, or guard the change with"
             " workflow.patched()"
         )
+
+
+def _causes(error: BaseException | None) -> set[int]:
+    """The versions of the bad news that an error goes back to, through its causes and groups."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if (version := getattr(one, "perdure_version", None)) is not None:
+            found.add(version)
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+    return found

@@ -93,7 +93,7 @@ class Workflow(Generic[P, R]):
         try:
             return Raw(self.signature.returns.encode(await call(*args, **kwargs)))
         except (Exception, asyncio.CancelledError) as error:
-            running.failing()
+            running.failing(error)
             await _compensate(running, error)
             raise
 
@@ -205,7 +205,7 @@ class WorkflowDecorator:
         running = inside("workflow.random()")
         found: random.Random | None = getattr(running.loop, "random", None)
         if found is None:
-            found = random.Random(f"{running.key}\n{running.base}")
+            found = random.Random(f"{running.seed}\n{running.round}")
             running.loop.random = found  # type: ignore[attr-defined]
         return found
 

@@ -99,9 +99,9 @@ class Resident:
         self.gone = False
         self._seen.clear()
         assert self.replay is not None
-        for row in held.rows:
-            self.version, self.at = row.version, row.at
-            self.replay.feed(ev.read(row), row.version, row.at)
+        if held.rows:
+            self.version, self.at = held.rows[-1].version, held.rows[-1].at
+            self.replay.load(held.rows)
         if self.house.settings.replay_always:
             self.history.extend(held.rows)
         self.deliver(held.mail)
