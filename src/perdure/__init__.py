@@ -1,6 +1,6 @@
 """Perdure: durable workflows in plain asyncio.
 
-    from perdure import Perdure, action, workflow
+from perdure import Perdure, action, workflow
 """
 
 from perdure.core.retry import Retry

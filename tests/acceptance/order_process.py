@@ -91,4 +91,6 @@ async def main(database: str, when: str, n: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[3] if len(sys.argv) > 3 else "never", int(sys.argv[4]) if len(sys.argv) > 4 else 0))
+    asyncio.run(
+        main(sys.argv[1], sys.argv[3] if len(sys.argv) > 3 else "never", int(sys.argv[4]) if len(sys.argv) > 4 else 0)
+    )

@@ -40,7 +40,9 @@ def check(directory: Path) -> None:
 
     asyncio.run(rows())
     with sqlite3.connect(directory / "sink.db") as db:
-        effects = db.execute("select name, key, count(*), count(distinct fence) from effects group by name, key").fetchall()
+        effects = db.execute(
+            "select name, key, count(*), count(distinct fence) from effects group by name, key"
+        ).fetchall()
     db.close()
     assert sorted(name for name, *_ in effects) == ["charge", "reserve", "ship"]
     for name, key, count, fences in effects:

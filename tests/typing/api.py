@@ -47,16 +47,16 @@ def resize(path: str) -> int:
 
 
 @workflow
-async def child(n: int) -> str:
+async def typed_child(n: int) -> str:
     return str(n)
 
 
 @workflow
-async def fulfil(order: Order) -> str:
+async def typed_fulfil(order: Order) -> str:
     assert_type(await charge(order), Receipt)
     assert_type(await charge(order, express=True), Receipt)
     assert_type(await resize("a"), int)
-    assert_type(await child(1), str)
+    assert_type(await typed_child(1), str)
     assert_type(await asyncio.wait_for(charge(order), 5), Receipt)
     assert_type(await asyncio.gather(charge(order), resize("a")), tuple[Receipt, int])
     task = asyncio.create_task(charge(order))
@@ -71,15 +71,15 @@ async def fulfil(order: Order) -> str:
     assert_type(action.key, str)
     assert_type(workflow.record(lambda: 3), int)
     assert_type(workflow.patched("a"), bool)
-    assert_type(await workflow.start(child, 1), str)
+    assert_type(await workflow.start(typed_child, 1), str)
     await charge("order")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await child("one")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await typed_child("one")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return ""
 
 
 async def client(app: Perdure) -> None:
-    run = await app.start(fulfil, Order(1), id="order-1")
+    run = await app.start(typed_fulfil, Order(1), id="order-1")
     assert_type(run, Run[str])
     assert_type(await run.result(), str)
-    await app.start(fulfil, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    assert_type(app.run(child, 3), str)
+    await app.start(typed_fulfil, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(app.run(typed_child, 3), str)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import inspect
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -17,7 +16,7 @@ from perdure.cli import values
 from perdure.cli.command import AppOption, Call, Module, RunId, command
 from perdure.cli.display import add_row, ago, doing, head_data, plain, status_text, styled, table
 from perdure.core.records import Head, ShownStatus, id_of
-from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
 from perdure.runtime.app import Perdure
 from perdure.runtime.run import Run
 
@@ -46,7 +45,7 @@ async def start(
     given = values.json_list(input) if input is not None else []
     given += [values.json_value(text, "an argument") for text in args or ()]
     async with call.client(module, code=True, create=True) as client:
-        run = await client.start_by_name(workflow, given, version=version, id=id)
+        run = await client.start_by_name(workflow, given, version=version, id=id, by=_user())
         if wait:
             return await _wait(call, client, run)
         if call.show.json:
@@ -123,10 +122,10 @@ async def find(
     """
     after = values.since(since) if since is not None else None
     wanted = values.fields(field or ())
-    if taken := wanted.keys() & inspect.signature(Perdure.find).parameters.keys():
-        raise UsageError(f"a field named {min(taken)!r} cannot be asked for")
     async with call.client(app) as client:
-        page = await client.find(status=status, workflow=workflow, after=after, limit=limit, cursor=cursor, **wanted)
+        page = await client.find(
+            status=status, workflow=workflow, after=after, limit=limit, cursor=cursor, published=wanted
+        )
         if call.show.json:
             call.show.data({"executions": [head_data(head) for head in page.heads], "next": page.next})
             return

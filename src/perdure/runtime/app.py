@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.core import copies, events as ev, letters as mail, patches
 from perdure.core.codec import digest, encode
@@ -133,7 +133,8 @@ class Perdure:
             raise UsageError("this application already has a worker in this process")
         await self._hang_up()
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
-        worker = Worker(self.me, self.store, self.stream, registry, self.settings, self.clock, self, self._has_ended)
+        settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
+        worker = Worker(self.me, self.store, self.stream, registry, settings, self.clock, self, self._has_ended)
         await worker.start()
         self.worker = worker
         try:
@@ -178,14 +179,21 @@ class Perdure:
         return Run(self, key, definition.signature.returns, created and self.worker is not None)
 
     async def start_by_name(
-        self, name: str, input: Any, *, version: int | None = None, id: str | None = None, tenant: str | None = None
+        self,
+        name: str,
+        input: Any,
+        *,
+        version: int | None = None,
+        id: str | None = None,
+        tenant: str | None = None,
+        by: str = "",
     ) -> Run[Any]:
         """Start by name: the newest version unless one is named; `input` is the JSON of the arguments, a list."""
         definition = registry.workflow(name, version)
         raw = Raw(encode(input))
         definition.signature.decode(raw)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        await self._start(definition, raw, key, "")
+        await self._start(definition, raw, key, by)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:

@@ -65,6 +65,11 @@ class Attempts:
                 self.leave()  # it was ours already
             raise
 
+    def close(self) -> None:
+        """No more attempts begin: those that wait for a slot are called off."""
+        while self._queue:
+            self._queue.popleft().cancel()
+
     def leave(self) -> None:
         while self._queue:
             turn = self._queue.popleft()

@@ -83,6 +83,7 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """No new work; let running actions finish; give everything back."""
         self.draining = True
+        self.attempts.close()
         self._ring_all()
         limit = self.settings.drain if grace is None else grace
         with contextlib.suppress(TimeoutError):

@@ -53,7 +53,7 @@ from perdure.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from perdure.stores.memory import DOUBLINGS, GRACE, RESTARTED, TAKEN_OVER, Ticker
+from perdure.stores.ticker import DOUBLINGS, GRACE, RESTARTED, TAKEN_OVER, Ticker
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ import msgspec
 
 from perdure.core.records import Hint
 from perdure.errors import UsageError
-from perdure.streams.memory import Inbox
+from perdure.streams.inbox import Inbox
 
 #: A datagram stays below what every platform takes in one piece.
 DATAGRAM = 60_000

@@ -336,13 +336,17 @@ class Simulation:
                 for commit, outcome in zip(asked, answer, strict=True):
                     settle = type(commit.settle).__name__ if commit.settle is not None else "-"
                     rows = ",".join(str(row.type) for row in commit.rows)
-                    self.note(f"{who} commits {commit.key}@{commit.rows[0].version if commit.rows else '-'} [{rows}] {settle}: {outcome}")
+                    self.note(
+                        f"{who} commits {commit.key}@{commit.rows[0].version if commit.rows else '-'} [{rows}] {settle}: {outcome}"
+                    )
                     if outcome in ("ok", "mail"):
                         self._check_fences(commit.key, [row.fence for row in commit.rows])
             case "hold":
                 for held in answer:
                     if isinstance(held, Held):
-                        self.note(f"{who} holds {held.key} by {held.token}, {len(held.rows)} rows, {len(held.mail)} mail")
+                        self.note(
+                            f"{who} holds {held.key} by {held.token}, {len(held.rows)} rows, {len(held.mail)} mail"
+                        )
                     else:
                         self.note(f"{who} does not hold {held.key}: {type(held).__name__}")
             case "send":

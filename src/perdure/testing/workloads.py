@@ -232,7 +232,9 @@ async def _mend(head: Head, by: Persistence) -> None:
             await by.insist(run.resume, 9)
         elif head.status == "stuck":
             stuck = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
-            assert stuck.get("cause") == "lapses", f"I17, {head.key}: stuck ({stuck.get('cause')}): {stuck.get('reason')}"
+            assert stuck.get("cause") == "lapses", (
+                f"I17, {head.key}: stuck ({stuck.get('cause')}): {stuck.get('reason')}"
+            )
             await by.insist(run.retry, 9)
     except ExecutionEnded:
         pass
@@ -279,7 +281,9 @@ def _check_children(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -
         end = ev.read(child[-1])
         assert started.get(event.ref) == event.id, f"I22, {key}: child {event.id} settled that was not started"
         status = {ev.Completed: "completed", ev.Failed: "failed", ev.Cancelled: "cancelled"}.get(type(end))
-        assert event.status == status, f"I22, {key}: child {event.id} ended as {status}, its parent heard {event.status}"
+        assert event.status == status, (
+            f"I22, {key}: child {event.id} ended as {status}, its parent heard {event.status}"
+        )
     if isinstance(events[-1], ev.Completed):
         missing = started.keys() - {event.ref for event in settled}
         assert not missing, f"I22, {key}: completed without the end of its children {sorted(missing)}"

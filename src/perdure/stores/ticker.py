@@ -1,0 +1,38 @@
+"""What every embedded store agrees on: a clock that never runs backwards, and when lost hints are made up for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from perdure.core.events import NUMBERS, Restarted, TakenOver
+
+#: Children and mail of a commit are hinted by whoever committed; if that hint is lost they are due this much later.
+GRACE = 2_000_000
+#: An unanswered hint is repeated after grace * 2**n, n at most this.
+DOUBLINGS = 5
+RESTARTED = NUMBERS[Restarted]
+TAKEN_OVER = NUMBERS[TakenOver]
+
+
+class Ticker:
+    """A clock in microseconds that never runs backwards, whatever the host's clock does."""
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or host_clock
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        return self.seen(self._clock())
+
+    def seen(self, at: int) -> int:
+        """Never fall behind a time that the store wrote earlier."""
+        with self._lock:
+            self._last = max(self._last, at)
+            return self._last
+
+
+def host_clock() -> int:
+    return time.time_ns() // 1000
