@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -201,7 +201,7 @@ async def test_resume_at_a_time(world: World) -> None:
     await run.send("go")
     await run.until("completed")
     run = await world.start(waiter, 2)
-    await run.pause(until=datetime.fromtimestamp(world.app.clock.now() / 1e6, timezone.utc) + timedelta(seconds=0.2))
+    await run.pause(until=datetime.fromtimestamp(world.app.clock.now() / 1e6, UTC) + timedelta(seconds=0.2))
     await run.send("go", 7)
     assert await run.result() == 7
 
