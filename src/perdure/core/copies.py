@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, structs
 
-from perdure.core import events as ev, view
+from perdure.core import events as ev, summary, view
 from perdure.core.codec import digest
 from perdure.core.records import ENDED, Row, Start
 from perdure.errors import InvalidValue, UsageError
@@ -102,16 +102,7 @@ def as_start(key: str, rows: Sequence[Row], queue: str) -> Start:
         raise InvalidValue("the versions of a log are 1, 2, 3, … without a gap")
     state = view.final(rows, key)
     ended = state.status in ENDED
-    result = None
-    if ended:
-        last = ev.read(rows[-1])
-        match last:
-            case ev.Completed():
-                result = bytes(last.result)
-            case ev.Failed():
-                result = msgspec.json.encode(last.error)
-            case _:
-                result = msgspec.json.encode(ev.Error("Cancelled", getattr(last, "reason", "") or "it was cancelled"))
+    result = summary.ended(ev.read(rows[-1]))[1] if ended else None
     return Start(
         key=key,
         workflow=first.workflow,

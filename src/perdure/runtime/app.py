@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 import msgspec
 from msgspec import Raw, structs
 
-from perdure.core import copies, events as ev, letters as mail, patches
+from perdure.core import copies, events as ev, letters as mail, patches, summary
 from perdure.core.codec import digest, encode
 from perdure.core.records import End, Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
 from perdure.errors import (
@@ -38,7 +38,6 @@ from perdure.ports import Store, Stream
 from perdure.runtime import urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
-from perdure.runtime.resident import start_sha
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.worker import Worker
@@ -205,14 +204,7 @@ class Perdure:
         registry.use(definition)
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
-        start = Start(
-            key,
-            definition.name,
-            definition.definition,
-            definition.queue,
-            start_sha(definition.name, input),
-            (ev.row(first, 1, self.clock.now()),),
-        )
+        start = summary.begin(key, first, definition.queue, self.clock.now())
         return await self._begin(start)
 
     async def _begin(self, start: Start) -> bool:

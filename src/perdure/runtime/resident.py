@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from perdure.core import events as ev, letters as mail
-from perdure.core.codec import digest
+from perdure.core import events as ev, letters as mail, summary
 from perdure.core.commands import Asked
 from perdure.core.records import Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
 from perdure.core.replay import Replay
@@ -438,7 +437,7 @@ class Resident:
             due = now  # for the next worker
         for timer in replay.unlogged_timers():
             self._write(timer, now)
-        return Park(status, due, self._state(replay), _encode(self._waits(replay)), replay.base)
+        return Park(status, due, self._state(replay), _encode(summary.waits(replay)), replay.base)
 
     def _alarm_at(self, due: int, now: int) -> None:
         if not now < self._alarm <= due:
@@ -454,56 +453,17 @@ class Resident:
         return any(due <= now for due in self.later.values())
 
     def _end(self, replay: Replay) -> End:
-        outcome = replay.outcome
-        match outcome:
-            case ev.Completed():
-                status, result, letter = (
-                    "completed",
-                    bytes(outcome.result),
-                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "completed", outcome.result),
-                )
-            case ev.Failed():
-                status, result, letter = (
-                    "failed",
-                    _encode(outcome.error),
-                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "failed", ev.NULL, outcome.error),
-                )
-            case _:
-                assert isinstance(outcome, ev.Cancelled)
-                error = ev.Error("Cancelled", outcome.reason or "it was cancelled")
-                status, result, letter = (
-                    "cancelled",
-                    _encode(error),
-                    mail.ChildLetter(self.parent_ref or 0, id_of(self.key), "cancelled", ev.NULL, error),
-                )
-        if self.parent is not None and not any(m.id == f"/child:{self.parent_ref}" for m in self._mail):
-            self._mail.append(Mail(self.parent, f"/child:{self.parent_ref}", mail.seal(letter)))
-        return End(status, result, self._state(replay), replay.base)  # type: ignore[arg-type]
+        status, result, error = summary.ended(replay.outcome)
+        id = f"/child:{self.parent_ref}"
+        if self.parent is not None and not any(letter.id == id for letter in self._mail):
+            letter = mail.ChildLetter(
+                self.parent_ref or 0, id_of(self.key), status, summary.result_of(replay.outcome), error
+            )
+            self._mail.append(Mail(self.parent, id, mail.seal(letter)))
+        return End(status, result, self._state(replay), replay.base)
 
     def _state(self, replay: Replay) -> bytes | None:
         return _encode(replay.published) if replay.published else None
-
-    def _waits(self, replay: Replay) -> dict[str, Any]:
-        """What `why` shows of an execution that is not in memory."""
-        waits: dict[str, Any] = {"at": replay.places()}
-        if replay.waiters:
-            waits["events"] = [{"names": list(w.wanted), "match": w.match, "since": w.since} for w in replay.waiters]
-        if replay.loop.timers:
-            waits["timers"] = sorted(replay.due_of(handle) for handle in replay.loop.timers.values())[:20]
-        if replay.children:
-            waits["children"] = [
-                {"id": f"{id_of(self.key)}.{ref}", "since": asked.at} for ref, asked in replay.children.items()
-            ][:20]
-        if replay.actions:
-            waits["actions"] = [
-                {"name": asked.spec.name, "ref": ref, "attempts": asked.attempts, "due": asked.due, "since": asked.at}
-                for ref, asked in replay.actions.items()
-            ][:20]
-        if replay.paused is not None:
-            waits["paused"] = replay.paused
-        if replay.cancel is not None:
-            waits["cancel"] = replay.cancel
-        return waits
 
     def _child(self, started: ev.ChildStarted) -> Start:
         assert self.replay is not None
@@ -512,18 +472,8 @@ class Resident:
         if asked is not None:
             queue = asked.spec.queue
             self.house.use(asked.spec)
-        key = key_of(tenant_of(self.key), started.id)
         first = ev.Started(started.workflow, started.version, started.input, parent=self.key)
-        return Start(
-            key,
-            started.workflow,
-            f"{started.workflow}@{started.version}",
-            queue,
-            start_sha(started.workflow, started.input),
-            (ev.row(first, 1, self.at),),
-            self.key,
-            started.ref,
-        )
+        return summary.begin(key_of(tenant_of(self.key), started.id), first, queue, self.at, started.ref)
 
 
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
@@ -540,8 +490,3 @@ def _unknown(asked: Asked) -> ev.Event:
         " at_most_once forbids a second try",
     )
     return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, error, 1)
-
-
-def start_sha(workflow: str, input: Raw | bytes) -> str:
-    """What makes two starts the same start."""
-    return digest(workflow, bytes(input))

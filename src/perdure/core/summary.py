@@ -1,0 +1,76 @@
+"""The rows beside a log, made from what the log says: how an execution begins, what it waits for, how it ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import events as ev
+from perdure.core.codec import digest
+from perdure.core.records import Start, Status, id_of
+from perdure.core.replay import Replay
+
+_encode = msgspec.json.encode
+#: `why` names this many of each kind.
+_SHOWN = 20
+
+
+def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | None = None) -> Start:
+    """A new execution. Workflow and input make two starts the same start."""
+    return Start(
+        key,
+        first.workflow,
+        f"{first.workflow}@{first.version}",
+        queue,
+        digest(first.workflow, bytes(first.input)),
+        (ev.row(first, 1, at),),
+        first.parent or None,
+        parent_ref,
+    )
+
+
+def ended(outcome: ev.Event | None) -> tuple[Status, bytes, ev.Error | None]:
+    """Status, result and error of an outcome; the result of what did not succeed is its error."""
+    match outcome:
+        case ev.Completed():
+            return "completed", bytes(outcome.result), None
+        case ev.Failed():
+            return "failed", _encode(outcome.error), outcome.error
+        case ev.Cancelled():
+            error = ev.Error("Cancelled", outcome.reason or "it was cancelled")
+            return "cancelled", _encode(error), error
+        case _:
+            raise TypeError(f"{outcome!r} is not the end of an execution")
+
+
+def result_of(outcome: ev.Event | None) -> Raw:
+    return outcome.result if isinstance(outcome, ev.Completed) else ev.NULL
+
+
+def waits(replay: Replay) -> dict[str, Any]:
+    """What `why` shows of an execution that is not in memory."""
+    found: dict[str, Any] = {"at": replay.places()}
+    if replay.waiters:
+        found["events"] = [
+            {"names": list(waiter.wanted), "match": waiter.match, "since": waiter.since}
+            for waiter in replay.waiters[:_SHOWN]
+        ]
+    if replay.loop.timers:
+        found["timers"] = sorted(replay.due_of(handle) for handle in replay.loop.timers.values())[:_SHOWN]
+    if replay.children:
+        found["children"] = [
+            {"id": f"{id_of(replay.key)}.{ref}", "since": asked.at}
+            for ref, asked in list(replay.children.items())[:_SHOWN]
+        ]
+    if replay.actions:
+        found["actions"] = [
+            {"name": asked.spec.name, "ref": ref, "attempts": asked.attempts, "due": asked.due, "since": asked.at}
+            for ref, asked in list(replay.actions.items())[:_SHOWN]
+        ]
+    if replay.paused is not None:
+        found["paused"] = replay.paused
+    if replay.cancel is not None:
+        found["cancel"] = replay.cancel
+    return found
