@@ -52,6 +52,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] = deque()
         self.depth = 0
+        self.turning: Loop | None = None
 
 
 _thread = _Thread()
@@ -66,7 +67,11 @@ def _hold_generator(agen: AsyncGenerator[Any, Any]) -> None:
 
 
 class turns:  # noqa: N801 - reads as a phrase: `with turns():`
-    """A batch of turns: garbage collection off, generator hooks on; nested use is free."""
+    """A batch of turns: garbage collection off, generator hooks on; nested use is free.
+
+    Between two turns of a batch the last loop stays the running one, because setting it is not cheap: what runs there
+    must not ask for the running loop.
+    """
 
     __slots__ = ("_collecting", "_hooks", "_outer", "_task")
 
@@ -85,6 +90,7 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
         _thread.depth -= 1
         if _thread.depth:
             return
+        _set_running(self._outer)
         sys.set_asyncgen_hooks(*self._hooks)
         if self._collecting:
             gc.enable()
@@ -313,16 +319,21 @@ class Loop(asyncio.AbstractEventLoop):
 
     # Inside.
 
-    def _enter(self) -> events.AbstractEventLoop | None:
-        self._ready = _thread.ready
-        outer = get_running()
+    def _enter(self) -> Loop | None:
+        thread = _thread
+        self._ready = thread.ready
+        outer, thread.turning = thread.turning, self
         _set_running(self)
         return outer
 
-    def _leave(self, outer: events.AbstractEventLoop | None) -> None:
-        _thread.ready.clear()
+    def _leave(self, outer: Loop | None) -> None:
+        thread = _thread
+        if thread.ready:  # only after an error
+            thread.ready.clear()
         self._ready = None
-        _set_running(outer)
+        thread.turning = outer
+        if outer is not None:
+            _set_running(outer)
 
     def _drain(self) -> None:
         ready = _thread.ready

@@ -37,6 +37,7 @@ class Attempts:
         self.client = client
         self.executor = executor
         self.payload_bytes = payload_bytes
+        self.loop = asyncio.get_running_loop()
         self._free = concurrency
         self._queue: deque[asyncio.Future[None]] = deque()
 
@@ -56,7 +57,7 @@ class Attempts:
         if self._free > 0:
             self._free -= 1
             return
-        turn = asyncio.get_running_loop().create_future()
+        turn = self.loop.create_future()
         self._queue.append(turn)
         try:
             await turn
@@ -114,7 +115,7 @@ class Running:
         self._settled = settled
         self._progressed = progressed
         self._scope: asyncio.Timeout | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = shared.loop
         context = contextvars.copy_context()
         context.run(attempt.set, self)
         self.task: asyncio.Task[None] | None = self._loop.create_task(

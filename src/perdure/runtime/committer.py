@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -54,7 +55,7 @@ class Committer:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._ready: dict[str, Resident] = {}  # in the order in which they rang
+        self._ready: deque[Resident] = deque()  # in the order in which they rang
         self._bell = asyncio.Event()
         self._calm = asyncio.Event()
         self._next = Group()
@@ -62,12 +63,10 @@ class Committer:
 
     def ring(self, resident: Resident) -> None:
         """Something came in for this execution."""
-        self._ready[resident.key] = resident
-        self._bell.set()
-
-    def forget(self, resident: Resident) -> None:
-        if self._ready.get(resident.key) is resident:
-            del self._ready[resident.key]
+        if not resident.rung:
+            resident.rung = True
+            self._ready.append(resident)
+            self._bell.set()
 
     async def calm(self) -> None:
         """Wait until nothing is ready and nothing is being written."""
@@ -96,20 +95,21 @@ class Committer:
             while (
                 self._ready and len(group.commits) < self._settings.group and group.bytes < self._settings.group_bytes
             ):
-                resident = self._ready.pop(next(iter(self._ready)))
+                resident = self._ready.popleft()
                 if resident.flying:
                     flying.append(resident)
-                elif not self._floor.here(resident):
                     continue
-                elif time > resident.lease_until:
+                resident.rung = False
+                if not self._floor.here(resident):
+                    continue
+                if time > resident.lease_until:
                     log.warning("%s: the lease ran out before it could be renewed; giving it up", resident.key)
                     self._floor.evict(resident)
                 elif (commit := self._prepare(resident, now)) is not None:
                     group.add(resident, commit)
                 else:
                     resident.launch(now)
-        for resident in flying:  # their time comes when their commit has landed
-            self._ready[resident.key] = resident
+        self._ready.extend(flying)  # their time comes when their commit has landed
         if not self._ready:
             self._bell.clear()
 

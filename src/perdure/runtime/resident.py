@@ -67,6 +67,7 @@ class Resident:
         self.lease_until = 0.0
         self.gone = False
         self.flying = False  # a commit of it is under way
+        self.rung = False  # the committer will look at it
         self._done: list[str] = []
         self._letters: list[Mail] = []
         self._seen: set[str] = set()

@@ -54,6 +54,7 @@ class Worker:
         self._registry = registry
         self._clock = clock
         self._ended = ended
+        self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         self.attempts = Attempts(clock, client, self._executor, settings.concurrency, settings.payload_bytes)
         self._committer = Committer(self, store, clock, settings)
@@ -141,7 +142,7 @@ class Worker:
 
     def ring_at(self, resident: Resident, due: int) -> None:
         delay = max(0.0, (due - self._clock.now()) / 1e6)
-        asyncio.get_running_loop().call_later(delay, self._ring_if_here, resident)
+        self._loop.call_later(delay, self._ring_if_here, resident)
 
     def _ring_if_here(self, resident: Resident) -> None:
         if self.residents.get(resident.key) is resident:
@@ -331,7 +332,6 @@ class Worker:
 
     def _leave(self, resident: Resident) -> None:
         self.residents.pop(resident.key, None)
-        self._committer.forget(resident)
         self._room.set()
 
     def _forget(self, key: str) -> None:

@@ -112,8 +112,8 @@ class Faults(Protocol):
     """Draws what befalls each call and each hint."""
 
     @property
-    def ahead(self) -> float:
-        """By how much the process misjudges the store's clock, in seconds."""
+    def drift(self) -> float:
+        """The share by which the clock of the process is too fast."""
         ...
 
     def call(self, verb: str) -> Fault: ...
@@ -126,7 +126,7 @@ class Faults(Protocol):
 class NoFaults:
     """A world in which everything works at once."""
 
-    ahead = 0.0
+    drift = 0.0
 
     def call(self, verb: str) -> Fault:
         return NO_FAULT
@@ -147,7 +147,7 @@ class Rates(Struct, frozen=True):
     hint_lost: float = 0.0
     hint_double: float = 0.0
     hint_late: float = 0.0
-    ahead: float = 0.0  # how many seconds a worker takes the store's clock to be ahead of what it is
+    drift: float = 0.0  # the share by which the clocks of workers are too fast
 
 
 class RandomFaults:
@@ -156,7 +156,7 @@ class RandomFaults:
     def __init__(self, random: Random, rates: Rates) -> None:
         self._random = random
         self.rates = rates
-        self.ahead = rates.ahead
+        self.drift = rates.drift
         self.count: Counter[str] = Counter()
 
     def heal(self) -> None:
@@ -271,8 +271,7 @@ class Gate:
             await asyncio.wait(list(self._flying))
 
     async def _way(self, seconds: float) -> None:
-        if seconds:
-            await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # even if it takes no time, others get their turn
         await self.process.passage()
 
     async def _kill_if(self, number: int | None, *, after: bool) -> None:
@@ -436,11 +435,16 @@ class GatedStream:
 
 
 class WrongClock(Clock):
-    """A clock whose estimate of the store's time is wrong by so many seconds, however often it asks."""
+    """A clock that runs too fast or too slow by this share, from one look at the store's clock to the next."""
 
-    def __init__(self, store: Store, ahead: float) -> None:
+    def __init__(self, store: Store, drift: float) -> None:
         super().__init__(store)
-        self._ahead = int(ahead * 1e6)
+        self._drift = drift
+        self._asked = 0
+
+    async def sync(self) -> int:
+        self._asked = await super().sync()
+        return self._asked
 
     def now(self) -> int:
-        return super().now() + self._ahead
+        return self._asked + int((super().now() - self._asked) * (1 + self._drift))

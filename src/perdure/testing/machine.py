@@ -46,8 +46,8 @@ class _App(Perdure):
         settings = structs.replace(world.settings, queues=",".join(world.queues()))
         super().__init__(store, stream=stream, settings=settings)
         self.me = process.name
-        if faults is not None and faults.ahead:
-            self.clock = WrongClock(store, faults.ahead)
+        if faults is not None and faults.drift:
+            self.clock = WrongClock(store, faults.drift)
 
     def new_id(self) -> str:
         return self.world.new_id()

@@ -20,7 +20,7 @@ from contextvars import copy_context
 from random import Random
 from typing import Any, TypeVarTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perdure.core.records import ENDED, Held
 from perdure.errors import UsageError
@@ -58,7 +58,7 @@ class Report(Struct):
 
     seeds: int = 0
     executions: int = 0
-    faults: Counter[str] = Counter()
+    faults: Counter[str] = field(default_factory=Counter)
     hours: float = 0.0  # of virtual time
     traces: dict[int, str] = {}  # by seed: equal runs have equal hashes
 
@@ -136,7 +136,7 @@ def draw_swarm(random: Random) -> Swarm:
             hint_lost=hints if "hints" in on else 0.0,
             hint_double=0.2 if "hints" in on else 0.0,
             hint_late=0.3 if "hints" in on else 0.0,
-            ahead=random.choice((-2.0, -0.1, 0.1, 2.0)) if "clock" in on else 0.0,
+            drift=random.choice((-0.3, -0.01, 0.01, 0.3)) if "clock" in on else 0.0,
         )
 
     return Swarm(

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from perdure.core import view
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import ENDED, Commit, End, Head, Query, Row, id_of, tenant_of
+from perdure.core.records import ENDED, Commit, End, Head, Query, Row
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
 from perdure.ports import Store
@@ -319,7 +319,9 @@ class World:
 
     def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
         self._loop.unwatch(self._before_jump)
-        raise error from (cause if cause is not error else None)
+        if cause is not None and cause is not error:
+            error.__cause__ = cause
+        raise error
 
 
 class _Errors(logging.Handler):
@@ -346,8 +348,9 @@ def _why() -> str:
     """What every execution that has not ended waits for, in all open worlds."""
     lines = []
     for world in _open:
-        unfinished = [head.key for head in _at_once(world.heads()) if head.status not in ENDED]
-        lines += [f"  {_at_once(world.app.get(id_of(key), tenant_of(key)).why())}" for key in unfinished[:20]]
+        for head in [head for head in _at_once(world.heads()) if head.status not in ENDED][:20]:
+            state = view.final(_at_once(world.rows(head.key)), head.key)
+            lines.append(f"  {view.why(head, state, world.micros())}")
     return "\n".join(lines) or "  every execution has ended"
 
 
