@@ -391,9 +391,9 @@ class Resident:
         replay = self.replay
         if replay is None or replay.paused is not None or self._ending() or self.house.draining:
             return
-        for ref in list(replay.fresh):
+        for ref in replay.fresh:  # not a copy: to settle one as unknown may ask for the next
             asked = replay.actions.get(ref)
-            if asked is None or not asked.spec.how.at_most_once or ref in self.running:
+            if asked is None or not asked.spec.how.at_most_once or ref in self.running or self.replay is not replay:
                 continue
             if not asked.started:
                 self._announced.add(ref)

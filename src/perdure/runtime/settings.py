@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -124,7 +124,7 @@ def explain(environ: Mapping[str, str] | None = None, **chosen: Any) -> list[tup
 
 def _read(name: str, value: Any, kind: Any) -> Any:
     try:
-        if kind in (Seconds, Seconds | None):
+        if kind is Seconds or Seconds in get_args(kind):
             text = isinstance(value, str) and not value.replace(".", "", 1).isdecimal()
             return seconds(value if text or not isinstance(value, str) else float(value))
         return msgspec.convert(value, kind, strict=not isinstance(value, str))

@@ -192,29 +192,37 @@ class Worker:
             self._mailbell.set()
 
     async def _hold_each(self, new: list[str]) -> None:
-        known = {key: (r.version, r.token) for key in new if (r := self._cache.get(key)) is not None}
+        # Out of the cache while the hold is under way: what the answer leaves out must still be here when it comes.
+        mine = {key: r for key in new if (r := self._cache.pop(key, None)) is not None}
+        try:
+            await self._hold_known(new, mine)
+        finally:
+            for resident in mine.values():
+                resident.drop()
+
+    async def _hold_known(self, new: list[str], mine: dict[str, Resident]) -> None:
+        known = {key: (resident.version, resident.token) for key, resident in mine.items()}
         sent = asyncio.get_running_loop().time()
         answers = await self._store.hold(new, self.me, self._lease, known)
         forward = []
         for answer in answers:
             match answer:
                 case Held():
-                    self._move_in(answer, sent)
+                    self._move_in(answer, sent, mine.pop(answer.key, None))
                 case Busy():
                     if answer.holder != self.me:
                         forward.append(Hint(answer.key, to=answer.holder))
                 case Gone():
-                    self._forget(answer.key)
+                    pass
         if forward:
             await self._stream.publish(forward)
 
-    def _move_in(self, held: Held, sent: float) -> None:
+    def _move_in(self, held: Held, sent: float, resident: Resident | None) -> None:
         workflow = self._registry.find(held.definition)
         if workflow is None:
             asyncio.get_running_loop().create_task(self._store.release([(held.key, held.token)]))
             return
         now = self._clock.now()
-        resident = self._cache.pop(held.key, None)
         if resident is not None and (not held.rows or held.rows[0].version == resident.version + 1):
             try:
                 resident.again(held, now)
@@ -333,10 +341,6 @@ class Worker:
     def _leave(self, resident: Resident) -> None:
         self.residents.pop(resident.key, None)
         self._room.set()
-
-    def _forget(self, key: str) -> None:
-        if (cached := self._cache.pop(key, None)) is not None:
-            cached.drop()
 
     # Mail for what is held.
 

@@ -204,6 +204,7 @@ class CrashPoints:
         self.after = after
         self.calls: list[str] = []
         self.counting = True
+        self.struck = False
 
     def passed(self, verb: str) -> int | None:
         """The number of this call, from 0 on."""
@@ -213,7 +214,8 @@ class CrashPoints:
         return len(self.calls) - 1
 
     def kills(self, number: int | None, *, after: bool) -> bool:
-        return number is not None and number == self.at and after is self.after
+        self.struck = self.struck or (number is not None and number == self.at and after is self.after)
+        return self.struck
 
 
 #: Told of every call that took effect: who, which verb, what was asked, what was answered.

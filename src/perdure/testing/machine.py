@@ -111,7 +111,7 @@ class Machine:
         if (error := self.failure()) is not None:
             raise AssertionError(f"{self.name} broke down: {error!r}") from error
         self._over.set()
-        await self._main
+        await asyncio.shield(self._main)  # who waits may give up, but it ends all the same
 
     async def bury(self) -> None:
         """Take out of memory what a crash has left there."""

@@ -136,6 +136,18 @@ async def _step(step: Step, rounds: int) -> Any:
                     return await act(name, takes)
             except TimeoutError:
                 return "late"
+        case "race":
+            racers = [asyncio.create_task(act(name, takes)), asyncio.create_task(asyncio.sleep(step["limit"]))]
+            done, pending = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
+            for loser in pending:
+                loser.cancel()
+            return len(done)
+        case "tell":
+            try:
+                await workflow.send(step["to"], "told", name)
+            except ActionFailed as error:
+                return error.type
+            return None
         case "publish":
             workflow.publish(**{step["name"]: rounds})
             return None
@@ -172,14 +184,16 @@ def _draw_branch(random: Random, depth: int, name: str) -> list[Step]:
 
 def _draw_step(random: Random, depth: int, name: str) -> Step:
     kinds = ["act"] * 4 + ["reserve"] * 2 + ["flaky"] * 3 + ["once"] * 2 + ["sleep"] * 3 + ["publish", "record"]
-    kinds += ["limited"] + (["event"] * 3 + ["child"] if depth == 0 else [])
+    kinds += ["limited", "race", "tell"] + (["event"] * 3 + ["child"] if depth == 0 else [])
     do = random.choice(kinds)
     step: Step = {"do": do, "name": name}
     match do:
-        case "act" | "reserve" | "once" | "limited":
+        case "act" | "reserve" | "once" | "limited" | "race":
             step["takes"] = random.choice((0.0, 0.0, 0.05, 0.7, 2.5))
-            if do == "limited":
+            if do in ("limited", "race"):
                 step["limit"] = random.choice((0.5, 2.0, 5.0))
+        case "tell":
+            step["to"] = f"p{random.randrange(3)}"
         case "flaky":
             step["fails"] = random.choice((0, 1, 2, 4))
         case "sleep":

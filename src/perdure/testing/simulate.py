@@ -175,7 +175,7 @@ class SimulatedWorld(World):
 
     def add_worker(self, points: CrashPoints | None = None) -> Machine:
         machine = super().add_worker(points)
-        machine.process.on_kill.append(lambda: self._simulation.note(f"{machine.name} dies"))
+        machine.process.on_kill.append(lambda: self._simulation.died(machine.name, points))
         return machine
 
 
@@ -193,6 +193,7 @@ class Simulation:
         self._clients: dict[str, Client] = {}
         self._trace = hashlib.sha256()
         self._healed = False
+        self._replacements = self.random("replacements")
         self.world: World = SimulatedWorld(
             self, workers=0, store=store, faults=self._worker_faults, **self._swarm.settings
         )
@@ -278,13 +279,12 @@ class Simulation:
             points = CrashPoints(dice.choice((5, 20, 100)) + dice.randrange(40), after=dice.random() < 0.5)
         machine = self.world.add_worker(points)
         self.note(f"{machine.name} starts")
-        if points is not None:
-            machine.process.on_kill.append(self._replace_crashed)
+        machine.process.on_kill.append(self._replace)
 
-    def _replace_crashed(self) -> None:
-        self.strikes["crash"] += 1
+    def _replace(self) -> None:
         # In the simulation's own context: what a dead process has set off would never come.
-        asyncio.get_running_loop().call_later(1.0, self._employ, context=self._context)
+        delay = self._replacements.choice((0.3, 2.0, 5.0))
+        asyncio.get_running_loop().call_later(delay, self._employ, context=self._context)
 
     async def _nemesis(self) -> None:
         random, strikes = self.random("nemesis"), [kind for kind in self._swarm.strikes if kind != "crash"]
@@ -293,7 +293,8 @@ class Simulation:
             kind, machines = random.choice(strikes), self.world.workers
             machine, length = random.choice(machines) if machines else None, random.choice((0.3, 2.0, 5.0, 9.0))
             if machine is not None:
-                self.strikes[kind] += 1
+                if kind != "kill":
+                    self.strikes[kind] += 1
                 self.note(f"{kind} {machine.name} for {length}")
                 await self._strike(kind, machine, length)
 
@@ -302,7 +303,6 @@ class Simulation:
         match kind:
             case "kill":
                 machine.process.kill()
-                loop.call_later(length, self._employ)
             case "stop":
                 machine.process.stop()
                 loop.call_later(length, machine.process.cont)
@@ -324,11 +324,13 @@ class Simulation:
         for machine in self.world.workers:
             machine.process.cont()
             machine.app.gate.points = CrashPoints()
-        await asyncio.sleep(10)  # for those who were to be replaced
-        while len(self.world.workers) < self._swarm.workers:
-            self._employ()
+        await asyncio.sleep(10)  # for those who are being replaced
 
     # The trace.
+
+    def died(self, who: str, points: CrashPoints | None) -> None:
+        self.strikes["crash" if points is not None and points.struck else "kill"] += 1
+        self.note(f"{who} dies")
 
     def saw(self, who: str, verb: str, asked: Any, answer: Any) -> None:
         match verb:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -149,9 +150,9 @@ def draw_plan(random: Random, number: int) -> Plan:
         script.append((begin + random.uniform(0, 25), "send", f"noise-{n}"))
     if random.random() < 0.3:
         pause = begin + random.uniform(0, 20)
-        script += [(pause, "pause", ""), (pause + random.uniform(0, 8), "resume", "")]
+        script += [(pause, random.choice(("pause", "nap")), ""), (pause + random.uniform(0, 8), "resume", "")]
     if random.random() < 0.15:
-        script.append((begin + random.uniform(0, 25), "cancel", ""))
+        script.append((begin + random.uniform(0, 25), random.choice(("cancel", "cancel", "abort")), ""))
     return Plan(key_of("default", f"p{number}"), stages, rounds, sorted(script))
 
 
@@ -190,11 +191,17 @@ class Programs:
                         await self.journal.send(by, plan.key, name, f"{name}-id", tries)
                 case "pause":
                     await by.insist(app.get(id).pause, tries)
+                case "nap":
+                    until = app.world.now() + timedelta(seconds=5)
+                    await by.insist(lambda: app.get(id).pause(until=until), tries)
                 case "resume":
                     await by.insist(app.get(id).resume, tries)
                 case "cancel":
                     self.journal.cancelled.add(plan.key)
                     await by.insist(lambda: app.get(id).cancel(timeout=30), tries)
+                case "abort":
+                    self.journal.cancelled.add(plan.key)
+                    await by.insist(lambda: app.get(id).cancel(now=True), tries)
         except (ExecutionEnded, ExecutionNotFound):
             pass
 
@@ -223,6 +230,7 @@ class Programs:
         for key, rows in logs.items():
             _check_saga(key, rows)
             _check_children(key, rows, logs)
+            _check_sent(key, rows, logs)
         _check_effects(stage.sink)
 
 
@@ -289,6 +297,16 @@ def _check_children(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -
     if isinstance(events[-1], ev.Completed):
         missing = started.keys() - {event.ref for event in settled}
         assert not missing, f"I22, {key}: completed without the end of its children {sorted(missing)}"
+
+
+def _check_sent(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -> None:
+    """I1 once more: what one execution sent to another, and was told that it arrived, is in the other's log."""
+    for row in rows:
+        event = ev.read(row)
+        if isinstance(event, ev.ActionSettled) and event.name == "perdure.send" and event.error is None:
+            to = key_of("default", msgspec.json.decode(event.args)[0])
+            arrived = [other.message_id for other in logs[to]].count(f"{key}/{event.ref}/perdure.send")
+            assert arrived == 1, f"I1, {to}: what command {event.ref} of {key} sent is there {arrived} times"
 
 
 def _check_effects(sink: Sink) -> None:

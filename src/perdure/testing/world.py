@@ -32,7 +32,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import Hub
 from perdure.testing.checks import check_head, check_replay
-from perdure.testing.clock import EPOCH, Deadlock, VirtualLoop, owner, virtual_loop
+from perdure.testing.clock import EPOCH, Deadlock, VirtualLoop, owner, virtual_loop, waits
 from perdure.testing.crashes import CrashReport, crash_everywhere
 from perdure.testing.faults import CrashPoints, Faults, Process
 from perdure.testing.invariants import check_log
@@ -307,7 +307,7 @@ class World:
             self._call_off(problem if isinstance(problem, AssertionError) else AssertionError(repr(problem)), problem)
         self._jumps += 1
         if self._jumps > JUMPS:
-            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}"))
+            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}\n{waits(self._loop)}"))
         if step >= LONG and self is _open[-1] and not _somebody_waits_for_a_time(self._loop):
             if not any(world._something_can_happen() for world in _open):
                 self._call_off(Deadlock(f"nothing can happen any more:\n{_why()}"))
