@@ -1,4 +1,4 @@
-"""The limit: a program that writes the same rows in the same transactions as a measured run did, and nothing else.
+"""The floor: writing the same rows in the same transactions as a measured run did, and nothing else.
 
 The recording store notes what the engine wrote, batch by batch; `write` then repeats those batches with prepared rows
 straight through sqlite3, with the same durability. No replay, no decisions, no answers: what is left is what the
@@ -7,13 +7,12 @@ database itself costs.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from bench.limit import open_database
 from perdure.core.records import Commit, End, HoldAnswer, Outcome, Park, Start, Started
 from perdure.stores.sqlite import SqliteStore
 
@@ -66,12 +65,7 @@ class RecordingStore(SqliteStore):
 
 def write(batches: list[list[tuple[str, list[tuple[Any, ...]]]]], path: Path) -> float:
     """Seconds to write the batches into a fresh file."""
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("pragma journal_mode = wal")
-    db.execute("pragma synchronous = full")
-    for file in sorted(resources.files("perdure.stores").joinpath("sqlite_migrations").iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".sql"):
-            db.executescript(file.read_text())
+    db = open_database(path)
     began = time.perf_counter()
     for batch in batches:
         db.execute("begin immediate")

@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
 from random import Random
 from typing import Any, TypeVarTuple
@@ -40,6 +40,10 @@ Ts = TypeVarTuple("Ts")
 CHAOS = 30.0
 PEACE = 900.0
 AFTER = 60.0
+#: Calls that fail before they take effect; whose outcome is unknown; hints lost, doubled and late; clocks that drift;
+#: workers killed, stopped for a while, told to stop; hints flushed; workers that die at a certain call of the store.
+FAULTS = ("refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash")
+STRIKES = FAULTS[4:]
 #: How many of the last lines of a run are shown when it fails.
 LINES = 30
 
@@ -70,13 +74,14 @@ def simulate(
     send: Send = (),
     check: Check | None = None,
     executions: int = 3,
+    faults: Sequence[str] | None = None,
     store: MakeStore = MemoryStore,
 ) -> Report:
     """Run a simulation for every seed; raise SimulationFailed at the first that breaks an invariant.
 
     Without a workflow random programs are run. With one, `executions` of it are started in every simulation, get what
     `send` brings (as in `World.crash_everywhere`), and must end as they do without any faults; `check` is called with
-    each run at the end.
+    each run at the end. `faults` names those of FAULTS that are on; by default every seed draws its own.
 
     >>> from perdure import workflow
     >>> @workflow
@@ -98,7 +103,7 @@ def simulate(
 
     report = Report()
     for seed in seeds:
-        simulation = Simulation(seed, make(), store)
+        simulation = Simulation(seed, make(), store, faults)
         try:
             run(simulation.play(), seed=seed)
         except AssertionError as error:
@@ -118,10 +123,10 @@ class Swarm(Struct):
     settings: dict[str, Any]
 
 
-def draw_swarm(random: Random) -> Swarm:
+def draw_swarm(random: Random, chosen: Sequence[str] | None = None) -> Swarm:
     """A third of the seeds have one kind of fault only."""
-    kinds = ["refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash"]
-    on = [random.choice(kinds)] if random.random() < 1 / 3 else [kind for kind in kinds if random.random() < 0.5]
+    on = [random.choice(FAULTS)] if random.random() < 1 / 3 else [kind for kind in FAULTS if random.random() < 0.5]
+    on = on if chosen is None else list(chosen)
     rate = random.choice((0.01, 0.05, 0.15))
     latency = random.choice((0.0, 0.002, 0.05, 0.3))
     hints = random.choice((0.1, 0.5, 1.0))
@@ -143,7 +148,7 @@ def draw_swarm(random: Random) -> Swarm:
         workers=random.choice((2, 2, 3)),
         worker=rates(1.0),
         client=rates(2.0),
-        strikes=[kind for kind in ("kill", "stop", "drain", "flush", "crash") if kind in on],
+        strikes=[kind for kind in STRIKES if kind in on],
         every=random.choice((1.5, 4.0, 10.0)),
         settings={
             "lease": 3.0,
@@ -182,13 +187,15 @@ class SimulatedWorld(World):
 class Simulation:
     """One seed."""
 
-    def __init__(self, seed: int, workload: Workload, store: MakeStore) -> None:
+    def __init__(
+        self, seed: int, workload: Workload, store: MakeStore = MemoryStore, faults: Sequence[str] | None = None
+    ) -> None:
         self.seed = seed
         self.sink = Sink()
         self.strikes: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=LINES)
         self._workload = workload
-        self._swarm = draw_swarm(self.random("swarm"))
+        self._swarm = draw_swarm(self.random("swarm"), faults)
         self._faults: dict[str, RandomFaults] = {}
         self._clients: dict[str, Client] = {}
         self._trace = hashlib.sha256()
