@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure import ExecutionStuck, Forbidden, action, event, workflow
@@ -271,3 +272,26 @@ async def test_a_healthy_run_is_not_poison_however_often_its_workers_die(world: 
                 await asyncio.sleep(0.1)
         await world.crash()
     assert await run.result() == 45
+
+
+async def test_a_run_whose_version_no_worker_has_waits_visibly_and_goes_on_when_one_comes(world: World) -> None:
+    from perdure.core import summary
+    from perdure.core.records import Hint
+    from perdure.flows.registry import registry
+
+    first = ev.Started("ghost", 9, msgspec.Raw(b"[]"))
+    start = summary.begin("default/ghost-1", first, "default", world.app.clock.now())
+    await world.app.store.start([start], 0)
+    await world.app.stream.publish([Hint("default/ghost-1", "default")])
+    await asyncio.sleep(60)
+    run = world.app.get("ghost-1")
+    head = await run.head()
+    assert (head.shown, head.version, head.lapses) == ("waiting", 1, 0)
+    assert "it needs one that serves queue 'default' and has ghost@9" in str(await run.why())
+
+    @workflow(name="ghost", version=9)
+    async def ghost() -> str:
+        return await step("boo")
+
+    assert registry.find("ghost@9") is ghost
+    assert await run.result() == "boo"
