@@ -23,8 +23,9 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Un
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The place of the sockets; short, because the path of a socket is."""
+    tmp_path_factory.getbasetemp()  # made before we move: it must not end up in a folder that we remove
     place = Path(tempfile.mkdtemp(prefix="p-", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setenv("TMPDIR", str(place))

@@ -8,7 +8,7 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import UsageError
 from perdure.ports import Stream
-from perdure.streams import memory
+from perdure.streams import inbox
 from perdure.streams.memory import Hub, MemoryStream
 from perdure.testing.contract import StreamContract
 
@@ -45,7 +45,7 @@ def test_work_goes_to_the_workers_in_turn() -> None:
 
 def test_beyond_the_capacity_the_oldest_hints_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(memory, "CAPACITY", 3)
+        monkeypatch.setattr(inbox, "CAPACITY", 3)
         stream = MemoryStream()
         await stream.open("w1", ["default"])
         await stream.publish([Hint(f"acme/{number}", "default") for number in range(5)])

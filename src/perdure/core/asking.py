@@ -60,6 +60,7 @@ class Asking:
         self.outputs: list[ev.Event] = []
         self.cancel: ev.CancelRequested | None = None
         self.undos: list[Undo] = []
+        self.undoing = False  # the workflow's own code is over: a cancel request comes too late for it
         self.orphans: dict[int, tuple[Asked, Spec]] = {}  # no longer awaited, but they may have to be undone
         self.kept = 0  # the last version that a retry would keep
         self.published: dict[str, Any] = {}
@@ -202,6 +203,7 @@ class Asking:
 
     def failing(self, error: BaseException) -> None:
         """The workflow's own code is over, without success: a retry goes back to before what made it so."""
+        self.undoing = True
         if isinstance(error, asyncio.CancelledError) and self.cancel is not None:
             self.kept = self._cancelled_at - 1
         else:

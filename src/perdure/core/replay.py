@@ -145,7 +145,8 @@ class Replay(Asking):
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
                 self.cancel, self._cancelled_at, main = event, version, self.loop.main
                 assert main is not None
-                self._turn(main.cancel, event.reason or None)
+                if not self.undoing:  # what is being undone already is undone to the end
+                    self._turn(main.cancel, event.reason or None)
             case _:
                 pass
 

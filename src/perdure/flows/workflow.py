@@ -63,6 +63,7 @@ class Workflow(Generic[P, R]):
         self.description = description or inspect.getdoc(fn) or ""
         self.signature = Signature(fn)
         self.events: dict[str, Codec[Any]] = {event: codec_for(kind) for event, kind in (events or {}).items()}
+        self._checked = False
         guard.refuse(fn)
 
     @property
@@ -75,8 +76,10 @@ class Workflow(Generic[P, R]):
 
     def check(self) -> None:
         """Look once more for calls that cannot be replayed, now that the whole module is there; then watch for them."""
-        guard.refuse(self.fn)
-        guard.watch(guard.reachable(self.fn))
+        if not self._checked:
+            guard.refuse(self.fn)
+            guard.watch(guard.reachable(self.fn))
+            self._checked = True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()

@@ -76,7 +76,7 @@ class Committer:
 
     async def step(self) -> None:
         """Gather the next group, wait for the one in flight, send the next on its way."""
-        if not self._ready and self._flight is None:
+        if not self._ready and not self._next.commits and self._flight is None:
             self._calm.set()
             await self._bell.wait()
         self._gather(self._next)
