@@ -75,13 +75,15 @@ def simulate(
     check: Check | None = None,
     executions: int = 3,
     faults: Sequence[str] | None = None,
+    rate: float | None = None,
     store: MakeStore = MemoryStore,
 ) -> Report:
     """Run a simulation for every seed; raise SimulationFailed at the first that breaks an invariant.
 
     Without a workflow random programs are run. With one, `executions` of it are started in every simulation, get what
     `send` brings (as in `World.crash_everywhere`), and must end as they do without any faults; `check` is called with
-    each run at the end. `faults` names those of FAULTS that are on; by default every seed draws its own.
+    each run at the end. `faults` names those of FAULTS that are on and `rate` the share of
+    calls that fail; by default every seed draws its own.
 
     >>> from perdure import workflow
     >>> @workflow
@@ -103,7 +105,7 @@ def simulate(
 
     report = Report()
     for seed in seeds:
-        simulation = Simulation(seed, make(), store, faults)
+        simulation = Simulation(seed, make(), store, faults, rate)
         try:
             run(simulation.play(), seed=seed)
         except AssertionError as error:
@@ -123,11 +125,12 @@ class Swarm(Struct):
     settings: dict[str, Any]
 
 
-def draw_swarm(random: Random, chosen: Sequence[str] | None = None) -> Swarm:
+def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float | None = None) -> Swarm:
     """A third of the seeds have one kind of fault only."""
     on = [random.choice(FAULTS)] if random.random() < 1 / 3 else [kind for kind in FAULTS if random.random() < 0.5]
     on = on if chosen is None else list(chosen)
     rate = random.choice((0.01, 0.05, 0.15))
+    rate = rate if fixed is None else fixed
     latency = random.choice((0.0, 0.002, 0.05, 0.3))
     hints = random.choice((0.1, 0.5, 1.0))
 
@@ -188,14 +191,19 @@ class Simulation:
     """One seed."""
 
     def __init__(
-        self, seed: int, workload: Workload, store: MakeStore = MemoryStore, faults: Sequence[str] | None = None
+        self,
+        seed: int,
+        workload: Workload,
+        store: MakeStore = MemoryStore,
+        faults: Sequence[str] | None = None,
+        rate: float | None = None,
     ) -> None:
         self.seed = seed
         self.sink = Sink()
         self.strikes: Counter[str] = Counter()
         self.lines: deque[str] = deque(maxlen=LINES)
         self._workload = workload
-        self._swarm = draw_swarm(self.random("swarm"), faults)
+        self._swarm = draw_swarm(self.random("swarm"), faults, rate)
         self._faults: dict[str, RandomFaults] = {}
         self._clients: dict[str, Client] = {}
         self._trace = hashlib.sha256()
