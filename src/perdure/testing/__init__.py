@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from perdure.testing.contract import StoreContract, StreamContract
     from perdure.testing.crashes import CrashReport
     from perdure.testing.invariants import check_log
-    from perdure.testing.simulate import SimulationFailed, simulate
+    from perdure.testing.simulation import SimulationFailed, simulate
     from perdure.testing.world import World
 
 _HOMES = {
     "CrashReport": "crashes",
     "Deadlock": "clock",
-    "SimulationFailed": "simulate",
+    "SimulationFailed": "simulation",
     "StoreContract": "contract",
     "StreamContract": "contract",
     "VirtualLoop": "clock",
     "World": "world",
     "check_log": "invariants",
     "run": "clock",
-    "simulate": "simulate",
+    "simulate": "simulation",
 }
 
 __all__ = [
@@ -48,5 +48,5 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found  # the function `simulate` then hides the module of that name, as it should
+    globals()[name] = found
     return found

@@ -144,9 +144,7 @@ class Machine:
         start = worker.attempts.start
 
         def counted(key: str, fence: int, asked: Asked, *rest: Any) -> Running:
-            name = f"{key}/{asked.ref}/{asked.spec.name}"
-            self._world.attempts[name] += 1
-            assert self._world.attempts[name] == 1 or not asked.spec.how.at_most_once, f"{name} ran a second time"
+            self._world.launched(key, fence, asked)
             return start(key, fence, asked, *rest)
 
         setattr(worker.attempts, "start", counted)  # noqa: B010 - a method, which type checkers rightly defend

@@ -97,18 +97,24 @@ async def program(stages: Program, rounds: int = 0) -> list[Any]:
         if len(stage) == 1:
             results.append([await _branch(stage[0], rounds)])
         elif number % 2:
-            results.append(await asyncio.gather(*(_branch(branch, rounds) for branch in stage)))
+            branches = [asyncio.create_task(_branch(branch, rounds)) for branch in stage]
+            try:
+                results.append(await asyncio.gather(*branches))
+            finally:
+                for branch in branches:
+                    branch.cancel()
+                await asyncio.wait(branches)
         else:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_branch(branch, rounds)) for branch in stage]
-            results.append([task.result() for task in tasks])
+                branches = [group.create_task(_branch(branch, rounds)) for branch in stage]
+            results.append([branch.result() for branch in branches])
     if rounds:
         workflow.restart_with(stages, rounds - 1)
     return results
 
 
-async def _branch(branch: list[Step], rounds: int) -> list[Any]:
-    return [await _step(step, rounds) for step in branch]
+async def _branch(steps: list[Step], rounds: int) -> list[Any]:
+    return [await _step(step, rounds) for step in steps]
 
 
 async def _step(step: Step, rounds: int) -> Any:
@@ -138,10 +144,13 @@ async def _step(step: Step, rounds: int) -> Any:
                 return "late"
         case "race":
             racers = [asyncio.create_task(act(name, takes)), asyncio.create_task(asyncio.sleep(step["limit"]))]
-            done, pending = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
-            for loser in pending:
-                loser.cancel()
-            return len(done)
+            try:
+                await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for racer in racers:
+                    racer.cancel()
+                await asyncio.wait(racers)
+            return None
         case "tell":
             try:
                 await workflow.send(step["to"], "told", name)
@@ -217,7 +226,7 @@ def steps(stages: Program) -> Iterator[Step]:
 def events(stages: Program, rounds: int) -> list[str]:
     """The events that an execution of the program waits for."""
     names = [step["name"] for step in steps(stages) if step["do"] == "event"]
-    return [f"{name}.{round}" for round in range(rounds, -1, -1) for name in names]
+    return [f"{name}.{left}" for left in range(rounds, -1, -1) for name in names]
 
 
 def predict(stages: Program) -> list[Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from perdure.core import events as ev
 from perdure.core.records import ENDED, Head, Row, id_of, key_of
 from perdure.errors import ExecutionEnded, ExecutionNotFound, StoreError
 from perdure.flows.workflow import Workflow
+from perdure.runtime.app import Perdure
 from perdure.testing import programs
 from perdure.testing.crashes import Check, Send, drive, end_of
 from perdure.testing.machine import Client
@@ -28,7 +29,9 @@ from perdure.testing.programs import Program, Sink
 from perdure.testing.world import World
 
 T = TypeVar("T")
-UNDO, RESERVE = programs.unreserve.name, programs.reserve.name
+RESERVE, UNDO = "perdure.program.reserve", "unreserve"
+#: Seconds without faults that are enough for anything that was held up.
+PEACE = 900.0
 
 
 class Promise(Struct):
@@ -56,6 +59,9 @@ class Stage(Protocol):
 class Workload(Protocol):
     """What happens in a simulation besides faults."""
 
+    #: Seconds after the last fault within which all must have come to an end.
+    patience: float
+
     async def drive(self, stage: Stage) -> None:
         """While everything fails."""
 
@@ -70,7 +76,7 @@ class Workload(Protocol):
 class Persistence:
     """A client that repeats its calls: with the same id they mean the same."""
 
-    def __init__(self, client: Client, random: Random) -> None:
+    def __init__(self, client: Perdure, random: Random) -> None:
         self.client = client
         self._random = random
 
@@ -159,6 +165,8 @@ def draw_plan(random: Random, number: int) -> Plan:
 class Programs:
     """Random programs, and clients that are hard on them."""
 
+    patience = PEACE
+
     def __init__(self) -> None:
         self.plans: list[Plan] = []
         self.journal = Journal()
@@ -192,7 +200,7 @@ class Programs:
                 case "pause":
                     await by.insist(app.get(id).pause, tries)
                 case "nap":
-                    until = app.world.now() + timedelta(seconds=5)
+                    until = datetime.fromtimestamp(app.clock.now() / 1e6, UTC) + timedelta(seconds=5)
                     await by.insist(lambda: app.get(id).pause(until=until), tries)
                 case "resume":
                     await by.insist(app.get(id).resume, tries)
@@ -202,6 +210,8 @@ class Programs:
                 case "abort":
                     self.journal.cancelled.add(plan.key)
                     await by.insist(lambda: app.get(id).cancel(now=True), tries)
+                case _:
+                    raise AssertionError(verb)
         except (ExecutionEnded, ExecutionNotFound):
             pass
 
@@ -290,7 +300,7 @@ def _check_children(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -
         child = logs[key_of("default", event.id)]
         end = ev.read(child[-1])
         assert started.get(event.ref) == event.id, f"I22, {key}: child {event.id} settled that was not started"
-        status = {ev.Completed: "completed", ev.Failed: "failed", ev.Cancelled: "cancelled"}.get(type(end))
+        status = type(end).__name__.lower()
         assert event.status == status, (
             f"I22, {key}: child {event.id} ended as {status}, its parent heard {event.status}"
         )
@@ -340,7 +350,9 @@ class Yours:
         check: Check | None,
         expected: Any,
         executions: int,
+        length: float,
     ) -> None:
+        self.patience = PEACE + 3 * length
         self._workflow = workflow
         self._args = args
         self._send = send
@@ -383,7 +395,9 @@ class Yours:
                 for number, (name, payload) in enumerate(self._send, 1):
                     await _sent(app, id, name, payload, number)
         heads = await stage.world.heads()
-        return all(head.status in ENDED or head.status == "stuck" for head in heads)
+        for head in heads:
+            await _mend(head, Persistence(app, stage.random("closer")))
+        return all(head.status in ENDED for head in heads)
 
     async def verify(self, stage: Stage) -> None:
         for id in self._ids:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from perdure.core import view
+from perdure.core.commands import Asked
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import ENDED, Commit, End, Head, Query, Row
 from perdure.errors import UsageError
@@ -288,6 +289,13 @@ class World:
         elif verb in ("start", "send") or (verb == "claim" and answer):
             self._jumps = 0
 
+    def launched(self, key: str, fence: int, asked: Asked) -> None:
+        """A worker begins an attempt."""
+        name = f"{key}/{asked.ref}/{asked.spec.name}"
+        self.attempts[name] += 1
+        if self.attempts[name] > 1 and asked.spec.how.at_most_once:
+            self.fail(f"I20, {name}: an at_most_once action is run a second time")
+
     # Watching over the test.
 
     def fail(self, complaint: str) -> None:
@@ -307,7 +315,9 @@ class World:
             self._call_off(problem if isinstance(problem, AssertionError) else AssertionError(repr(problem)), problem)
         self._jumps += 1
         if self._jumps > JUMPS:
-            self._call_off(Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}\n{waits(self._loop)}"))
+            self._call_off(
+                Deadlock(f"for a long time nothing has happened but waiting:\n{_why()}\n{waits(self._loop)}")
+            )
         if step >= LONG and self is _open[-1] and not _somebody_waits_for_a_time(self._loop):
             if not any(world._something_can_happen() for world in _open):
                 self._call_off(Deadlock(f"nothing can happen any more:\n{_why()}"))
@@ -315,7 +325,7 @@ class World:
     def _something_can_happen(self) -> bool:
         if any(machine.is_busy() for machine in self.workers):
             return True
-        return _at_once(self.store.next_due(self.queues(), registry.definitions())) is not None
+        return at_once(self.store.next_due(self.queues(), registry.definitions())) is not None
 
     def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
         self._loop.unwatch(self._before_jump)
@@ -348,8 +358,8 @@ def _why() -> str:
     """What every execution that has not ended waits for, in all open worlds."""
     lines = []
     for world in _open:
-        for head in [head for head in _at_once(world.heads()) if head.status not in ENDED][:20]:
-            state = view.final(_at_once(world.rows(head.key)), head.key)
+        for head in [head for head in at_once(world.heads()) if head.status not in ENDED][:20]:
+            state = view.final(at_once(world.rows(head.key)), head.key)
             lines.append(f"  {view.why(head, state, world.micros())}")
     return "\n".join(lines) or "  every execution has ended"
 
@@ -364,7 +374,7 @@ def _rests(commit: Commit) -> bool:
     return isinstance(settle, End) or (settle is not None and settle.status == "stuck")
 
 
-def _at_once(coro: Coroutine[Any, Any, T]) -> T:
+def at_once(coro: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never waits: the verbs of a store in memory do not."""
     try:
         coro.send(None)

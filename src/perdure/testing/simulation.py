@@ -16,14 +16,17 @@ import hashlib
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from random import Random
 from typing import Any, TypeVarTuple
 
 from msgspec import Struct, field
 
-from perdure.core.records import ENDED, Held
-from perdure.errors import UsageError
+from perdure.core import events as ev
+from perdure.core.commands import Asked
+from perdure.core.records import ENDED, Held, Row
+from perdure.errors import ExecutionError, UsageError
 from perdure.flows.workflow import Workflow
 from perdure.stores.memory import MemoryStore
 from perdure.testing.clock import run
@@ -32,18 +35,21 @@ from perdure.testing.faults import CrashPoints, Faults, Process, RandomFaults, R
 from perdure.testing.machine import Client, Machine
 from perdure.testing.programs import Sink, sink
 from perdure.testing.workloads import Programs, Workload, Yours
-from perdure.testing.world import MakeStore, World
+from perdure.testing.world import MakeStore, World, at_once
 
 Ts = TypeVarTuple("Ts")
 
-#: Virtual seconds of faults at least; after them, until all must have come to an end; and then for late zombies.
+#: Virtual seconds of faults at least, and at the end for late zombies.
 CHAOS = 30.0
-PEACE = 900.0
 AFTER = 60.0
 #: Calls that fail before they take effect; whose outcome is unknown; hints lost, doubled and late; clocks that drift;
 #: workers killed, stopped for a while, told to stop; hints flushed; workers that die at a certain call of the store.
 FAULTS = ("refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash")
 STRIKES = FAULTS[4:]
+PAUSED, RESUMED, CANCEL_REQUESTED = ev.NUMBERS[ev.Paused], ev.NUMBERS[ev.Resumed], ev.NUMBERS[ev.CancelRequested]
+#: Actions of programs that leave nothing to undo.
+NEVER_AFTER_CANCEL = ("perdure.program.act", "perdure.program.flaky", "perdure.program.once")
+TIMER_FIRED = ev.NUMBERS[ev.TimerFired]
 #: How many of the last lines of a run are shown when it fails.
 LINES = 30
 
@@ -97,11 +103,11 @@ def simulate(
     if workflow is not None:
         if not isinstance(workflow, Workflow):
             raise UsageError("simulate() takes a workflow: decorate the function with @workflow")
-        expected = run(_undisturbed(workflow, args, send, store))
+        expected, length = run(_undisturbed(workflow, args, send, store))
         definition: Workflow[..., Any] = workflow
 
         def make() -> Workload:
-            return Yours(definition, args, send, check, expected, executions)
+            return Yours(definition, args, send, check, expected, executions, length)
 
     report = Report()
     for seed in seeds:
@@ -157,7 +163,6 @@ def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float
             "lease": 3.0,
             "grace": 1.0,
             "probe": 2.0,
-            "probe_idle": 5.0,
             "drain": 2.0,
             "linger": random.choice((0.0, 1.0)),
             "cache": random.choice((0, 1, 1000)),
@@ -180,6 +185,18 @@ class SimulatedWorld(World):
     def saw(self, process: Process, verb: str, asked: Any, answer: Any) -> None:
         super().saw(process, verb, asked, answer)
         self._simulation.saw(process.name, verb, asked, answer)
+
+    def launched(self, key: str, fence: int, asked: Asked) -> None:
+        super().launched(key, fence, asked)
+        paused = cancelled = False
+        for row in at_once(self.rows(key)):
+            if row.fence <= fence:  # what this holder knows
+                paused = row.type == PAUSED or (paused and row.type != RESUMED)
+                cancelled = cancelled or row.type == CANCEL_REQUESTED
+        if paused:
+            self.fail(f"I13, {key}: {asked.spec.name} is started although the execution is paused")
+        if cancelled and asked.spec.name in NEVER_AFTER_CANCEL:
+            self.fail(f"I21, {key}: {asked.spec.name} is started although the execution is cancelled")
 
     def add_worker(self, points: CrashPoints | None = None) -> Machine:
         machine = super().add_worker(points)
@@ -209,9 +226,9 @@ class Simulation:
         self._trace = hashlib.sha256()
         self._healed = False
         self._replacements = self.random("replacements")
-        self.world: World = SimulatedWorld(
-            self, workers=0, store=store, faults=self._worker_faults, **self._swarm.settings
-        )
+        # Where days are to pass, workers that have nothing to do may look up less often.
+        settings = {**self._swarm.settings, "probe_idle": max(5.0, workload.patience / 1000)}
+        self.world: World = SimulatedWorld(self, workers=0, store=store, faults=self._worker_faults, **settings)
 
     # What workloads ask for.
 
@@ -263,13 +280,14 @@ class Simulation:
             report.faults.update(faults.count)
 
     async def _converge(self) -> None:
-        deadline = self.world.micros() + PEACE * 1e6
+        deadline, pause = self.world.micros() + self._workload.patience * 1e6, 5.0
         while not await self._workload.finish(self):
             if self.world.micros() > deadline:
                 left = [head for head in await self.world.heads() if head.status not in ENDED]
                 whys = [str(await self.world.app.get(head.key.partition("/")[2]).why()) for head in left]
-                raise AssertionError(f"L1: after {PEACE:.0f} s without faults these have not ended: {'; '.join(whys)}")
-            await asyncio.sleep(5)
+                raise AssertionError(f"L1: long after all faults these have not ended: {'; '.join(whys)}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, self._workload.patience / 30)
 
     async def _check(self) -> None:
         await self.world.check()
@@ -352,12 +370,10 @@ class Simulation:
             case "commit":
                 for commit, outcome in zip(asked, answer, strict=True):
                     settle = type(commit.settle).__name__ if commit.settle is not None else "-"
-                    rows = ",".join(str(row.type) for row in commit.rows)
-                    self.note(
-                        f"{who} commits {commit.key}@{commit.rows[0].version if commit.rows else '-'} [{rows}] {settle}: {outcome}"
-                    )
+                    rows = " ".join(f"{row.version}:{row.type}" for row in commit.rows)
+                    self.note(f"{who} commits {commit.key} [{rows}] {settle}: {outcome}")
                     if outcome in ("ok", "mail"):
-                        self._check_fences(commit.key, [row.fence for row in commit.rows])
+                        self._check_rows(commit.key, commit.rows)
             case "hold":
                 for held in answer:
                     if isinstance(held, Held):
@@ -378,18 +394,31 @@ class Simulation:
             case _:
                 pass
 
-    def _check_fences(self, key: str, fences: list[int]) -> None:
-        seen = self.sink.fences.get(key, 0)
-        if any(fence < seen for fence in fences):
-            self.world.fail(f"I5b, {key}: an effect has seen fence {seen}, and then {min(fences)} was written")
+    def _check_rows(self, key: str, rows: Sequence[Row]) -> None:
+        """What can only be seen at the moment of writing: what the world outside knows by now, and what time it is."""
+        seen, now = self.sink.fences.get(key, 0), self.world.micros()
+        for row in rows:
+            if row.fence < seen:
+                self.world.fail(f"I5b, {key}: an effect has seen fence {seen}, and then {row.fence} was written")
+            if row.type == TIMER_FIRED:
+                event = ev.read(row)
+                assert isinstance(event, ev.TimerFired)
+                if event.due > now:
+                    self.world.fail(f"I10, {key}: timer {event.ref} fired {(event.due - now) / 1e6} s early")
 
 
-async def _undisturbed(workflow: Workflow[..., Any], args: tuple[Any, ...], send: Send, store: MakeStore) -> Any:
+async def _undisturbed(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], send: Send, store: MakeStore
+) -> tuple[tuple[str, Any], float]:
+    """How an execution ends without faults, and after how many seconds."""
+    sink.set(Sink())
     async with World(store=store) as world:
+        began = world.micros()
         going = await world.app.start(workflow, *args)
         await drive(going, send)
-        await world.end(going.key)
-        return end_of(await going.head())
+        with suppress(ExecutionError):
+            await going.result()
+        return end_of(await going.head()), (world.micros() - began) / 1e6
 
 
 def _failure(seed: int, error: AssertionError, simulation: Simulation, workflow: Any) -> SimulationFailed:
