@@ -54,7 +54,7 @@ tools: run-mypy run-pyright run-format run-lint run-layers
 run-mypy:
 	@echo "== mypy"; $(BIN)/mypy
 run-pyright:
-	@echo "== pyright"; $(BIN)/pyright
+	@echo "== pyright"; $(BIN)/pyright --project pyproject.toml
 run-format:
 	@echo "== ruff format"; $(BIN)/ruff format --check .
 run-lint:
