@@ -17,18 +17,8 @@ from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import Hub, MemoryStream
 from perdure.testing.clock import VirtualLoop, run
 from perdure.testing.contract import StoreContract, StreamContract
-from perdure.testing.faults import (
-    CrashPoints,
-    Fault,
-    Gate,
-    GatedStore,
-    GatedStream,
-    NoFaults,
-    Process,
-    RandomFaults,
-    Rates,
-    WrongClock,
-)
+from perdure.testing.faults import CrashPoints, Gate, GatedStore, GatedStream, Process, WrongClock
+from perdure.testing.swarm import Fault, NoFaults, RandomFaults, Rates
 
 KEY = "acme/one"
 

@@ -15,7 +15,8 @@ from perdure import action, event, workflow
 from perdure.errors import UsageError
 from perdure.testing import SimulationFailed, World, programs, run, simulate
 from perdure.testing.programs import ANY, Sink
-from perdure.testing.simulation import FAULTS, Report, draw_swarm
+from perdure.testing.simulation import Report
+from perdure.testing.swarm import FAULTS, draw_swarm
 
 SEEDS = int(os.environ.get("PERDURE_TEST_SEEDS", "60"))
 done: Counter[str] = Counter()

@@ -97,6 +97,7 @@ class Resident:
         """Held once more, by the same worker, with the replay still in memory."""
         self.token = held.token
         self.gone = False
+        self._alarm = 0  # an alarm that went off while it was parked rang for nobody
         self._seen.clear()
         assert self.replay is not None
         if held.rows:

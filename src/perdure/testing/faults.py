@@ -12,19 +12,18 @@ Rules kept here:
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
-from random import Random
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Mail, Outcome, Query, Row, Sent, Start, Started
 from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.ports import Store, Stream
 from perdure.runtime.clock import Clock
 from perdure.testing.clock import Owner, VirtualLoop, owner
+from perdure.testing.swarm import Faults, NoFaults
 
 T = TypeVar("T")
 
@@ -93,104 +92,6 @@ class Process(Owner):
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             (loop.freeze if frozen else loop.thaw)(self)
-
-
-class Fault(Struct, frozen=True):
-    """What befalls one call: how long it takes there and back, and what becomes of it."""
-
-    there: float = 0.0
-    back: float = 0.0
-    #: refused: error, no effect. lost: effect, then an error. late: an error, and the effect `later` seconds after it.
-    fate: Literal["done", "refused", "lost", "late"] = "done"
-    later: float = 0.0
-
-
-NO_FAULT = Fault()
-
-
-class Faults(Protocol):
-    """Draws what befalls each call and each hint."""
-
-    @property
-    def drift(self) -> float:
-        """The share by which the clock of the process is too fast."""
-        ...
-
-    def call(self, verb: str) -> Fault: ...
-
-    def hint(self, hint: Hint) -> Sequence[float]:
-        """When copies of it arrive, in seconds from now: `[0.0]` is as it should be, `[]` is lost."""
-        ...
-
-
-class NoFaults:
-    """A world in which everything works at once."""
-
-    drift = 0.0
-
-    def call(self, verb: str) -> Fault:
-        return NO_FAULT
-
-    def hint(self, hint: Hint) -> Sequence[float]:
-        return (0.0,)
-
-
-class Rates(Struct, frozen=True):
-    """How often what goes wrong: shares of calls and of hints; times in seconds."""
-
-    refused: float = 0.0
-    lost: float = 0.0
-    late: float = 0.0
-    latest: float = 5.0  # the longest time by which an effect comes after its error
-    latency: float = 0.0  # the longest way there, and back
-    slow: float = 0.0  # share of calls that take up to ten times as long
-    hint_lost: float = 0.0
-    hint_double: float = 0.0
-    hint_late: float = 0.0
-    drift: float = 0.0  # the share by which the clocks of workers are too fast
-
-
-class RandomFaults:
-    """Faults drawn from a generator; `heal` ends them."""
-
-    def __init__(self, random: Random, rates: Rates) -> None:
-        self._random = random
-        self.rates = rates
-        self.drift = rates.drift
-        self.count: Counter[str] = Counter()
-
-    def heal(self) -> None:
-        self.rates = Rates(latency=self.rates.latency)
-
-    def call(self, verb: str) -> Fault:
-        rates, draw = self.rates, self._random.random
-        longest = rates.latency * (10 if rates.slow and draw() < rates.slow else 1)
-        there, back = (draw() * longest, draw() * longest) if longest else (0.0, 0.0)
-        dice = draw()
-        if dice < rates.refused:
-            self.count["refused"] += 1
-            return Fault(there, back, "refused")
-        if dice < rates.refused + rates.lost:
-            self.count["lost"] += 1
-            return Fault(there, back, "lost")
-        if dice < rates.refused + rates.lost + rates.late:
-            self.count["late"] += 1
-            return Fault(there, back, "late", draw() * rates.latest)
-        return Fault(there, back)
-
-    def hint(self, hint: Hint) -> Sequence[float]:
-        rates, draw = self.rates, self._random.random
-        copies = [0.0]
-        if rates.hint_lost and draw() < rates.hint_lost:
-            self.count["hint lost"] += 1
-            return ()
-        if rates.hint_double and draw() < rates.hint_double:
-            self.count["hint doubled"] += 1
-            copies.append(draw() * 3)
-        if rates.hint_late and draw() < rates.hint_late:
-            self.count["hint late"] += 1
-            copies[0] = draw() * 3
-        return copies
 
 
 class CrashPoints:

@@ -18,7 +18,8 @@ from perdure.runtime.app import Perdure
 from perdure.runtime.attempt import Running
 from perdure.runtime.worker import Worker
 from perdure.streams.memory import MemoryStream
-from perdure.testing.faults import CrashPoints, Faults, Gate, GatedStore, GatedStream, Process, Witness, WrongClock
+from perdure.testing.faults import CrashPoints, Gate, GatedStore, GatedStream, Process, Witness, WrongClock
+from perdure.testing.swarm import Faults
 
 if TYPE_CHECKING:
     from perdure.testing.world import World

@@ -31,9 +31,10 @@ from perdure.flows.workflow import Workflow
 from perdure.stores.memory import MemoryStore
 from perdure.testing.clock import run
 from perdure.testing.crashes import Check, Send, drive, end_of
-from perdure.testing.faults import CrashPoints, Faults, Process, RandomFaults, Rates
+from perdure.testing.faults import CrashPoints, Process
 from perdure.testing.machine import Client, Machine
 from perdure.testing.programs import Sink, sink
+from perdure.testing.swarm import Faults, RandomFaults, Rates, draw_swarm
 from perdure.testing.workloads import Programs, Workload, Yours
 from perdure.testing.world import MakeStore, World, at_once
 
@@ -42,10 +43,6 @@ Ts = TypeVarTuple("Ts")
 #: Virtual seconds of faults at least, and at the end for late zombies.
 CHAOS = 30.0
 AFTER = 60.0
-#: Calls that fail before they take effect; whose outcome is unknown; hints lost, doubled and late; clocks that drift;
-#: workers killed, stopped for a while, told to stop; hints flushed; workers that die at a certain call of the store.
-FAULTS = ("refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash")
-STRIKES = FAULTS[4:]
 PAUSED, RESUMED, CANCEL_REQUESTED = ev.NUMBERS[ev.Paused], ev.NUMBERS[ev.Resumed], ev.NUMBERS[ev.CancelRequested]
 #: Actions of programs that leave nothing to undo.
 NEVER_AFTER_CANCEL = ("perdure.program.act", "perdure.program.flaky", "perdure.program.once")
@@ -88,8 +85,8 @@ def simulate(
 
     Without a workflow random programs are run. With one, `executions` of it are started in every simulation, get what
     `send` brings (as in `World.crash_everywhere`), and must end as they do without any faults; `check` is called with
-    each run at the end. `faults` names those of FAULTS that are on and `rate` the share of
-    calls that fail; by default every seed draws its own.
+    each run at the end. `faults` names those that are on (see `perdure.testing.swarm`) and `rate` is the share of calls
+    that fail; by default every seed draws its own.
 
     >>> from perdure import workflow
     >>> @workflow
@@ -118,61 +115,6 @@ def simulate(
             raise _failure(seed, error, simulation, workflow) from error
         simulation.add_to(report)
     return report
-
-
-class Swarm(Struct):
-    """Which faults are on in one seed, and the odd settings of its workers."""
-
-    workers: int
-    worker: Rates
-    client: Rates
-    strikes: list[str]  # kill, stop, drain, flush, crash
-    every: float  # mean seconds between two strikes
-    settings: dict[str, Any]
-
-
-def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float | None = None) -> Swarm:
-    """A third of the seeds have one kind of fault only."""
-    on = [random.choice(FAULTS)] if random.random() < 1 / 3 else [kind for kind in FAULTS if random.random() < 0.5]
-    on = on if chosen is None else list(chosen)
-    rate = random.choice((0.01, 0.05, 0.15))
-    rate = rate if fixed is None else fixed
-    latency = random.choice((0.0, 0.002, 0.05, 0.3))
-    hints = random.choice((0.1, 0.5, 1.0))
-
-    def rates(scale: float) -> Rates:
-        return Rates(
-            refused=rate * scale if "refused" in on else 0.0,
-            lost=rate * scale / 2 if "unknown" in on else 0.0,
-            late=rate * scale / 2 if "unknown" in on else 0.0,
-            latency=latency,
-            slow=0.05 if latency else 0.0,
-            hint_lost=hints if "hints" in on else 0.0,
-            hint_double=0.2 if "hints" in on else 0.0,
-            hint_late=0.3 if "hints" in on else 0.0,
-            drift=random.choice((-0.3, -0.01, 0.01, 0.3)) if "clock" in on else 0.0,
-        )
-
-    return Swarm(
-        workers=random.choice((2, 2, 3)),
-        worker=rates(1.0),
-        client=rates(2.0),
-        strikes=[kind for kind in STRIKES if kind in on],
-        every=random.choice((1.5, 4.0, 10.0)),
-        settings={
-            "lease": 3.0,
-            "grace": 1.0,
-            "probe": 2.0,
-            "drain": 2.0,
-            "linger": random.choice((0.0, 1.0)),
-            "cache": random.choice((0, 1, 1000)),
-            "group": random.choice((1, 400)),
-            "resident": random.choice((1, 1000)),
-            "concurrency": random.choice((1, 1000)),
-            "lapses": random.choice((3, 1000)),
-            "replay_always": random.random() < 0.3,
-        },
-    )
 
 
 class SimulatedWorld(World):

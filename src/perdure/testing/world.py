@@ -35,15 +35,16 @@ from perdure.streams.memory import Hub
 from perdure.testing.checks import check_head, check_replay
 from perdure.testing.clock import EPOCH, Deadlock, VirtualLoop, owner, virtual_loop, waits
 from perdure.testing.crashes import CrashReport, crash_everywhere
-from perdure.testing.faults import CrashPoints, Faults, Process
+from perdure.testing.faults import CrashPoints, Process
 from perdure.testing.invariants import check_log
 from perdure.testing.machine import NEVER, Client, Machine
+from perdure.testing.swarm import Faults
 
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_log = logging.getLogger("perdure")
+_log = logging.getLogger("perdure.worker")
 #: The worlds that are open now, the newest last; a test may open one inside another.
 _open: list[World] = []
 
@@ -81,8 +82,9 @@ class World:
     waiting
     charged 7 2030-01-31
 
-    Keyword arguments are settings: `World(workers=2, lease="5s")`. When the block ends without an error, `check` is
-    called once more, unless `check_at_end` is False.
+    Keyword arguments are settings: `World(workers=2, lease="5s")`. `store` makes the store, given the virtual clock, and
+    `faults` says what goes wrong for a worker of a name. When the block ends without an error, `check` is called once
+    more, unless `check_at_end` is False.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class World:
         self._jumps = 0
         self._ends: dict[str, list[asyncio.Future[End | None]]] = {}
         self._problems: list[BaseException] = []
-        self._errors = _Errors(self._problems)
+        self._errors = _Errors(self)
         self._open = False
 
     # Life.
@@ -121,6 +123,7 @@ class World:
         self._zero = self._loop.now()
         self._open = True
         _open.append(self)
+        self._outer_handler = self._loop.get_exception_handler()
         self._loop.set_exception_handler(self._problem)
         self._loop.watch(self._before_jump)
         _log.addHandler(self._errors)
@@ -144,7 +147,7 @@ class World:
             await self.app.close()
             self._open = False
             _open.remove(self)
-            self._loop.set_exception_handler(None)
+            self._loop.set_exception_handler(self._outer_handler)
             _log.removeHandler(self._errors)
         if error is None and self._problems:
             raise self._problems[0]
@@ -337,14 +340,15 @@ class World:
 class _Errors(logging.Handler):
     """A worker survives its own mistakes and only logs them; a test should not."""
 
-    def __init__(self, problems: list[BaseException]) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
-        self._problems = problems
+        self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        problem = AssertionError(record.getMessage())
-        problem.__cause__ = record.exc_info[1] if record.exc_info else None
-        self._problems.append(problem)
+        if self._world is _open[-1]:  # the mistakes of a world inside this one are its own
+            problem = AssertionError(record.getMessage())
+            problem.__cause__ = record.exc_info[1] if record.exc_info else None
+            self._world._problems.append(problem)
 
 
 def _somebody_waits_for_a_time(loop: VirtualLoop) -> bool:
