@@ -11,6 +11,7 @@ import re
 import socket
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -47,6 +48,8 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: Executions whose workflow an application keeps in mind.
+_REMEMBERED = 10_000
 
 patches.install()
 
@@ -88,6 +91,7 @@ class Perdure:
         self.worker: Worker | None = None
         self._opened: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Task[None] | None = None
+        self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
 
     # Opening and closing.
@@ -205,7 +209,10 @@ class Perdure:
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
         start = summary.begin(key, first, definition.queue, self.clock.now())
-        return await self._begin(start)
+        created = await self._begin(start)
+        if created:
+            self._remember(key, start.definition)
+        return created
 
     async def _begin(self, start: Start) -> bool:
         """Whether it is new; the same start again is not."""
@@ -271,17 +278,30 @@ class Perdure:
         return "duplicate" if same else "conflict"
 
     async def _payload(self, key: str, name: str, payload: Any) -> Raw:
-        """Checked against the workflow's declaration, where it declares this event."""
+        """Checked against the workflow's declaration, where it declares its events."""
         raw = Raw(encode(payload))
-        if any(workflow.events for workflow in registry.workflows()):
-            head = await self.store.head(key)
-            declared = registry.find(head.definition) if head is not None else None
-            if declared is not None and declared.events:
-                if name not in declared.events:
-                    names = ", ".join(declared.events)
-                    raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
-                declared.events[name].decode(raw)
+        declared = registry.find(await self._definition(key))
+        if declared is not None and declared.events:
+            if name not in declared.events:
+                names = ", ".join(declared.events)
+                raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
+            declared.events[name].decode(raw)
         return raw
+
+    async def _definition(self, key: str) -> str:
+        """Which workflow an execution runs. It never changes, so it is asked for once."""
+        if (known := self._definitions.get(key)) is not None:
+            return known
+        head = await self.store.head(key)
+        if head is None:
+            return ""
+        self._remember(key, head.definition)
+        return head.definition
+
+    def _remember(self, key: str, definition: str) -> None:
+        if len(self._definitions) >= _REMEMBERED:
+            self._definitions.popitem(last=False)
+        self._definitions[key] = definition
 
     # Finding.
 

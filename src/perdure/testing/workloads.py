@@ -8,7 +8,6 @@ complaint is an AssertionError that names the broken invariant.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -23,13 +22,13 @@ from perdure.errors import ExecutionEnded, ExecutionNotFound, StoreError
 from perdure.flows.workflow import Workflow
 from perdure.runtime.app import Perdure
 from perdure.testing import programs
+from perdure.testing.checks import check_children, check_effects, check_saga, check_sent
 from perdure.testing.crashes import Check, Send, drive, end_of
 from perdure.testing.machine import Client
 from perdure.testing.programs import Program, Sink
 from perdure.testing.world import World
 
 T = TypeVar("T")
-RESERVE, UNDO = "perdure.program.reserve", "unreserve"
 #: Seconds without faults that are enough for anything that was held up.
 PEACE = 900.0
 
@@ -238,10 +237,10 @@ class Programs:
             self.journal.check(plan.key, rows)
             _check_end(plan, rows, cancelled=plan.key in self.journal.cancelled)
         for key, rows in logs.items():
-            _check_saga(key, rows)
-            _check_children(key, rows, logs)
-            _check_sent(key, rows, logs)
-        _check_effects(stage.sink)
+            check_saga(key, rows)
+            check_children(key, rows, logs)
+            check_sent(key, rows, logs)
+        check_effects(stage.sink)
 
 
 async def _mend(head: Head, by: Persistence) -> None:
@@ -270,73 +269,6 @@ def _check_end(plan: Plan, rows: Sequence[Row], cancelled: bool) -> None:
         assert isinstance(last, ev.Completed), f"model, {plan.key}: it should complete and ended with {last}"
         result = msgspec.json.decode(last.result)
         assert programs.agrees(result, predicted), f"model, {plan.key}: {result} instead of {predicted}"
-
-
-def _check_saga(key: str, rows: Sequence[Row]) -> None:
-    """Whatever was reserved is given back if the execution does not succeed."""
-    last = ev.read(rows[-1])
-    if isinstance(last, ev.Completed) or (isinstance(last, ev.Cancelled) and last.forced):
-        return
-    reserved: list[Any] = []
-    given_back: list[Any] = []
-    for row in rows:
-        event = ev.read(row)
-        if isinstance(event, ev.Restarted):
-            reserved, given_back = [], []
-        elif isinstance(event, ev.ActionSettled) and event.error is None:
-            if event.name == RESERVE:
-                reserved.append(msgspec.json.decode(event.args)[0])
-            elif event.name == UNDO:
-                given_back.append(msgspec.json.decode(event.args)[0])
-    assert sorted(reserved) == sorted(given_back), f"saga, {key}: {reserved} reserved, {given_back} given back"
-
-
-def _check_children(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -> None:
-    """I22: the end of every child that was waited for is in the parent's log, once, as it was."""
-    events = [ev.read(row) for row in rows]
-    settled = [event for event in events if isinstance(event, ev.ChildSettled)]
-    started = {event.ref: event.id for event in events if isinstance(event, ev.ChildStarted)}
-    for event in settled:
-        child = logs[key_of("default", event.id)]
-        end = ev.read(child[-1])
-        assert started.get(event.ref) == event.id, f"I22, {key}: child {event.id} settled that was not started"
-        status = type(end).__name__.lower()
-        assert event.status == status, (
-            f"I22, {key}: child {event.id} ended as {status}, its parent heard {event.status}"
-        )
-    if isinstance(events[-1], ev.Completed):
-        missing = started.keys() - {event.ref for event in settled}
-        assert not missing, f"I22, {key}: completed without the end of its children {sorted(missing)}"
-
-
-def _check_sent(key: str, rows: Sequence[Row], logs: dict[str, list[Row]]) -> None:
-    """I1 once more: what one execution sent to another, and was told that it arrived, is in the other's log."""
-    for row in rows:
-        event = ev.read(row)
-        if isinstance(event, ev.ActionSettled) and event.name == "perdure.send" and event.error is None:
-            to = key_of("default", msgspec.json.decode(event.args)[0])
-            arrived = [other.message_id for other in logs[to]].count(f"{key}/{event.ref}/perdure.send")
-            assert arrived == 1, f"I1, {to}: what command {event.ref} of {key} sent is there {arrived} times"
-
-
-def _check_effects(sink: Sink) -> None:
-    """I20: one key per step and one step per key; at most once means at most once."""
-    keys: dict[tuple[str, str], set[str]] = defaultdict(set)
-    steps: dict[str, set[str]] = defaultdict(set)
-    for effect in sink.effects:
-        execution = effect.key.rsplit("/", 2)[0]
-        keys[execution, effect.step].add(effect.key)
-        steps[effect.key].add(effect.step)
-    for (execution, step), found in keys.items():
-        assert len(found) == 1, f"I20, {execution}: step {step} reached the sink under {sorted(found)}"
-    for key, found in steps.items():
-        assert len(found) == 1, f"I20, {key}: stands for {sorted(found)}"
-    times: dict[str, int] = defaultdict(int)
-    for effect in sink.effects:
-        times[effect.key] += 1
-    for key, count in times.items():
-        if key.endswith(programs.once.name):
-            assert count == 1, f"I20, {key}: an at_most_once action ran {count} times"
 
 
 class Yours:

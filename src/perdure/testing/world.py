@@ -82,8 +82,8 @@ class World:
     waiting
     charged 7 2030-01-31
 
-    Keyword arguments are settings: `World(workers=2, lease="5s")`. `store` makes the store, given the virtual clock, and
-    `faults` says what goes wrong for a worker of a name. When the block ends without an error, `check` is called once
+    Keyword arguments are settings: `World(workers=2, lease="5s")`. `store` makes the store, given the virtual clock;
+    `faults` says what goes wrong for the worker of a name. When the block ends without an error, `check` is called once
     more, unless `check_at_end` is False.
     """
 
