@@ -593,3 +593,23 @@ async def test_a_cancelled_run_can_be_tried_again(world: World) -> None:
     again = await run.retry()
     await again.send("go", 1)
     assert await again.result() == "1"
+
+
+@pytest.mark.world(resident=1)
+async def test_a_full_worker_still_hears_what_is_meant_for_its_own(world: World) -> None:
+    @action
+    async def hour() -> None:
+        await asyncio.sleep(3600)
+
+    @workflow
+    async def busy() -> None:
+        await hour()
+
+    run = await world.start(busy)
+    await run.until("running")
+    other = await world.start(waiter, 1)
+    await run.cancel("enough")
+    with pytest.raises(ExecutionCancelled, match="enough"):
+        await run.result(timeout=60)
+    await other.send("go", 2)
+    assert await other.result(timeout=60) == 2

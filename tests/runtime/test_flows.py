@@ -436,3 +436,26 @@ async def test_a_failed_child_is_named(world: World) -> None:
         return "?"
 
     assert await (await world.start(parent, id="p7")).result() == "p7.1"
+
+
+async def test_what_a_cancelled_task_did_is_undone_even_if_nobody_awaits_the_task(world: World) -> None:
+    @action
+    async def slow_rent(what: str) -> str:
+        await asyncio.sleep(5)
+        seen.append(f"rented {what}")
+        return what
+
+    @slow_rent.undo
+    async def slow_return(what: str, rented: str) -> None:
+        seen.append(f"undo {what}")
+
+    @workflow
+    async def trip() -> None:
+        background = asyncio.create_task(slow_rent("tent"))
+        await note("begun")
+        background.cancel()
+        raise ValueError("rain")
+
+    with pytest.raises(ExecutionFailed, match="rain"):
+        await (await world.start(trip)).result()
+    assert seen == ["begun", "rented tent", "undo tent"]

@@ -228,6 +228,33 @@ async def test_patched_takes_the_new_path_only_in_new_runs(world: World) -> None
     assert await new.result() == ["check", "a", "b"]
 
 
+async def test_cancelling_a_stuck_run_reaches_its_children_and_keeps_what_it_published(world: World) -> None:
+    @workflow
+    async def offspring() -> None:
+        await event("never")
+
+    @workflow(name="stuck-parent")
+    async def broken() -> None:
+        await step("other")
+
+    @workflow(name="stuck-parent")
+    async def parent() -> None:
+        workflow.publish(stage="waiting")
+        await asyncio.gather(offspring(), event("go"))
+
+    run = await world.start(parent, id="sp")
+    await run.until("waiting")
+    deploy(broken)
+    await run.send("go")
+    await run.until("stuck")
+    assert len((await world.app.find(stage="waiting", status="stuck")).heads) == 1
+    await run.cancel()
+    await run.until("cancelled")
+    await world.app.get("sp.1").until("cancelled")
+    assert (await world.app.find(stage="waiting")).heads[0].status == "cancelled"
+    deploy(parent)
+
+
 async def test_what_takes_its_workers_down_again_and_again_is_stuck(world: World) -> None:
     began: list[int] = []
 

@@ -101,6 +101,16 @@ class Asking:
         self.stops.append(asked.ref)
         self._emit_once(ev.ActionCancelled(asked.ref, asked.spec.name, asked.args))
 
+    async def settle_down(self) -> None:
+        """Before anything is undone: let the workflow's other tasks end, or what they did could not be undone."""
+        main = asyncio.current_task()
+        others = [task for task in self.loop.tasks.values() if task is not main]
+        can_be_undone = any(getattr(asked.spec, "compensation", None) for asked in self.actions.values())
+        if others and (self.undos or self.orphans or can_be_undone):
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
     async def adopt_orphans(self) -> None:
         """Wait for the outcome of what was abandoned, so that it can be undone."""
         while self.orphans:

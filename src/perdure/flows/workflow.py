@@ -111,6 +111,7 @@ class Workflow(Generic[P, R]):
 
 
 async def _compensate(running: Replay, error: BaseException) -> None:
+    await running.settle_down()
     await running.adopt_orphans()
     while running.undos:
         undo = running.undos.pop()

@@ -6,6 +6,7 @@ Starts and sends of many callers share one write. `run` is the one blocking door
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -31,6 +32,7 @@ from perdure.errors import (
     ExecutionNotFound,
     InvalidValue,
     LimitReached,
+    StoreError,
     UsageError,
 )
 from perdure.flows.registry import registry
@@ -51,6 +53,7 @@ _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Executions whose workflow an application keeps in mind.
 _REMEMBERED = 10_000
 
+log = logging.getLogger("perdure.app")
 patches.install()
 
 
@@ -140,11 +143,13 @@ class Perdure:
         worker = Worker(self.me, self.store, self.stream, registry, settings, self.clock, self, self._has_ended)
         await worker.start()
         self.worker = worker
+        mending = asyncio.create_task(self._redrive_mended(), name="perdure-mend")
         try:
-            await self._redrive_mended()
             yield worker
         finally:
             self.worker = None
+            mending.cancel()
+            await asyncio.gather(mending, return_exceptions=True)
             await worker.stop(drain)
             await self.stream.close()
             await self.stream.open(self.me, [])
@@ -432,6 +437,14 @@ class Perdure:
 
     async def _redrive_mended(self) -> None:
         """Stuck executions whose workflow has other code now than when they got stuck are tried again."""
+        while True:
+            try:
+                return await self._redrive_each()
+            except StoreError as error:
+                log.warning("cannot look for stuck executions: %s; trying again", error)
+                await asyncio.sleep(self.settings.grace)
+
+    async def _redrive_each(self) -> None:
         cursor: tuple[int, str] | None = None
         while heads := await self.store.find(Query(tenant=None, status="stuck", limit=100, cursor=cursor)):
             for head in heads:

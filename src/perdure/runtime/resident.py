@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -82,6 +83,12 @@ class Resident:
         self._shown: Status | None = None  # a change of status that the head does not show yet
         self._alarm = 0  # when the worker will ring anyway
         self._loaded = False
+        self._published: bytes | None = None  # the state that the log shows
+        self._offspring: set[int] = set()  # children that the log shows as open
+        for row in held.rows:
+            if row.type in _NOTED:
+                with suppress(Undecodable):  # loading will say so
+                    self._note(ev.read(row))
         self.deliver(held.mail)
 
     # From outside.
@@ -287,9 +294,25 @@ class Resident:
                 self._shown = "open"
             case _:
                 pass
+        if type(event) in _NOTED_TYPES:
+            self._note(event)
         self.version += 1
         self.at = max(self.at, now)
         self.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
+
+    def _note(self, event: ev.Event) -> None:
+        """What must be known of the log also when its code cannot be run."""
+        match event:
+            case ev.Published():
+                self._published = bytes(event.state)
+            case ev.Restarted():
+                self._published = bytes(event.published) if bytes(event.published) != b"{}" else None
+            case ev.ChildStarted():
+                self._offspring.add(event.ref)
+            case ev.ChildSettled():
+                self._offspring.discard(event.ref)
+            case _:
+                pass
 
     def _take(self, now: int) -> None:
         """Write what the turn gave out."""
@@ -299,15 +322,18 @@ class Resident:
             self._write(output, now)
             if isinstance(output, ev.ChildStarted):
                 self._children.append(self._child(output))
-        for ref in replay.child_stops:
-            key = key_of(tenant_of(self.key), f"{id_of(self.key)}.{ref}")
-            letter = mail.CancelLetter("its parent no longer waits for it", self.key)
-            self._mail.append(Mail(key, "/cancel:parent", mail.seal(letter)))
+        self._cancel_children(replay.child_stops)
         replay.child_stops.clear()
         if isinstance(replay.outcome, ev.Restarted):
             self._write(replay.outcome, now)
             replay.feed(replay.outcome, self.version, self.at)
             self._take(now)
+
+    def _cancel_children(self, refs: Iterable[int]) -> None:
+        for ref in refs:
+            key = key_of(tenant_of(self.key), f"{id_of(self.key)}.{ref}")
+            letter = mail.CancelLetter("its parent no longer waits for it", self.key)
+            self._mail.append(Mail(key, "/cancel:parent", mail.seal(letter)))
 
     def _fold(self, letter: Mail, now: int) -> None:
         """Turn one letter into the events it stands for. Letters that no longer mean anything are only taken out."""
@@ -348,6 +374,7 @@ class Resident:
         at_once = wish.now or self.stuck is not None  # stuck code cannot clean up
         self._append(ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once), now, message_id)
         if self.replay is None:
+            self._cancel_children(sorted(self._offspring))
             self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
             self.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=self.version - 1)
 
@@ -424,7 +451,7 @@ class Resident:
                 return None  # their results belong into the log all the same
             if self.stuck is None:
                 return Park("open", now)
-            return Park("stuck", None, None, _encode({"stuck": self.stuck}))
+            return Park("stuck", None, self._published, _encode({"stuck": self.stuck}))
         if replay.outcome is not None:
             return self._end(replay)
         status: Status = "open" if replay.paused is None else "paused"
@@ -439,7 +466,7 @@ class Resident:
             due = now  # for the next worker
         for timer in replay.unlogged_timers():
             self._write(timer, now)
-        return Park(status, due, self._state(replay), _encode(summary.waits(replay)), replay.base)
+        return Park(status, due, self._published, _encode(summary.waits(replay)), replay.base)
 
     def _alarm_at(self, due: int, now: int) -> None:
         if not now < self._alarm <= due:
@@ -462,10 +489,7 @@ class Resident:
                 self.parent_ref or 0, id_of(self.key), status, summary.result_of(replay.outcome), error
             )
             self._mail.append(Mail(self.parent, id, mail.seal(letter)))
-        return End(status, result, self._state(replay), replay.base)
-
-    def _state(self, replay: Replay) -> bytes | None:
-        return _encode(replay.published) if replay.published else None
+        return End(status, result, self._published, replay.base)
 
     def _child(self, started: ev.ChildStarted) -> Start:
         assert self.replay is not None
@@ -478,6 +502,8 @@ class Resident:
         return summary.begin(key_of(tenant_of(self.key), started.id), first, queue, self.at, started.ref)
 
 
+_NOTED_TYPES = frozenset({ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled})
+_NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
 
 

@@ -1,7 +1,7 @@
 """A worker: holds executions, runs their turns and actions, and commits for all of them together.
 
-Five loops share one memory: receive (hints become holds), the committer (everything that is ready goes into the next
-commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while idle
+Six loops share one memory: receive and admit (hints become holds), the committer (everything that is ready goes into
+the next commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while idle
 but one capped look for the next due time.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,6 +29,8 @@ from perdure.runtime.resident import FAULTS, Resident
 from perdure.runtime.settings import Settings
 
 log = logging.getLogger("perdure.worker")
+#: Hints taken from the stream at once.
+_HINTS = 1000
 
 
 class Worker:
@@ -63,6 +65,8 @@ class Worker:
         self._holding: set[str] = set()
         self._holds: set[asyncio.Task[None]] = set()
         self._mailbell = asyncio.Event()
+        self._arrivals: deque[Hint] = deque(maxlen=100 * _HINTS)  # what no longer fits is due by itself
+        self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._nudge = asyncio.Event()
         self._occupied = asyncio.Event()
@@ -78,7 +82,8 @@ class Worker:
         for workflow in self._registry.workflows():
             workflow.check()
         self._room.set()
-        for loop in (self._receive, self._committer.step, self._relay, self._fetch_mail, self._renew):
+        loops = (self._receive, self._admit, self._committer.step, self._relay, self._fetch_mail, self._renew)
+        for loop in loops:
             self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure-{loop.__name__}"))
 
     async def stop(self, grace: float | None = None) -> None:
@@ -156,17 +161,37 @@ class Worker:
     # Receive: hints become holds.
 
     async def _receive(self) -> None:
-        room = self.settings.resident - len(self.residents)
-        if room <= 0 or self.draining:
-            self._room.clear()
-            await self._room.wait()
-            return
-        hints = await self._stream.receive(room)
-        await self._take(list(dict.fromkeys(hint.key for hint in hints if not hint.ended)))
-        await self._stream.ack(hints)
+        """News and mail for what is held are served at once, however full it is; the rest queues up for a place."""
+        hints = await self._stream.receive(_HINTS)
+        served = []
         for hint in hints:
             if hint.ended:
                 self._ended(hint.key, None)
+            elif hint.key in self.residents:
+                self._mailed.add(hint.key)
+                self._mailbell.set()
+            else:
+                self._arrivals.append(hint)
+                self._arrived.set()
+                continue
+            served.append(hint)
+        if served:
+            await self._stream.ack(served)
+
+    async def _admit(self) -> None:
+        await self._arrived.wait()
+        if self.draining or self._free() <= 0:
+            self._room.clear()
+            await self._room.wait()
+            return
+        hints = [self._arrivals.popleft() for _ in range(min(self._free(), len(self._arrivals)))]
+        if not self._arrivals:
+            self._arrived.clear()
+        await self._take(list(dict.fromkeys(hint.key for hint in hints)))
+        await self._stream.ack(hints)
+
+    def _free(self) -> int:
+        return self.settings.resident - len(self.residents) - len(self._holding)
 
     async def _take(self, keys: Sequence[str]) -> None:
         new = []
@@ -339,6 +364,8 @@ class Worker:
             self._cache.popitem(last=False)[1].drop()
 
     def _leave(self, resident: Resident) -> None:
+        if self._free() <= 0:
+            self._look_at(self._clock.now())  # there is room again
         self.residents.pop(resident.key, None)
         self._room.set()
 
@@ -375,8 +402,12 @@ class Worker:
         while True:
             queues, definitions = self.settings.queue_names, self._registry.definitions()
             now = await self._clock.sync()
-            if not self.draining and len(self.residents) < self.settings.resident:
-                limit = min(self.settings.resident - len(self.residents), 500)
+            full = self._free() <= 0
+            if full:  # hints for what is held may have got lost, and nothing else can be taken
+                self._mailed.update(self.residents)
+                self._mailbell.set()
+            elif not self.draining:
+                limit = min(self._free(), 500)
                 dues = await self._store.claim(queues, definitions, limit, self._grace)
                 await self._hint(dues)
                 if dues:
@@ -387,7 +418,8 @@ class Worker:
             cap = now + int(self._sleep(quiet) * 1e6)
             due = await self._store.next_due(queues, definitions)
             self._nudge.clear()
-            self._next_look = cap if due is None else max(min(due, cap), now + 1000)
+            soonest = now + (self._grace if full or self.draining else 1000)
+            self._next_look = cap if due is None else max(min(due, cap), soonest)
             while (delay := (self._next_look - self._clock.now()) / 1e6) > 0:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(delay):
