@@ -181,8 +181,8 @@ def main() -> None:
         figures["waiting"] = waiting(10_000 if chosen.quick else 100_000)
     found = figures["waiting"]
     console.print(
-        f"{found['count']:,} waiting executions: {found['megabytes']:.0f} MB more in memory (SQLite's page cache takes up"
-        f" to 64 of them, once), {found['idle_cpu'] * 100:.2f} % of a core while idle"
+        f"{found['count']:,} waiting executions: {found['megabytes']:.0f} MB more in memory (SQLite's page cache takes"
+        f" up to 64 of them, once), {found['idle_cpu'] * 100:.2f} % of a core while idle"
     )
     if chosen.json:
         Path(chosen.json).write_text(json.dumps(figures, indent=2))

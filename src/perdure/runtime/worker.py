@@ -1,8 +1,8 @@
 """A worker: holds executions, runs their turns and actions, and commits for all of them together.
 
 Six loops share one memory: receive and admit (hints become holds), the committer (everything that is ready goes into
-the next commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while idle
-but one capped look for the next due time.
+the next commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while
+idle but one capped look for the next due time.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Worker:
         self._nudge = asyncio.Event()
         self._occupied = asyncio.Event()
         self._next_look: int = 0
+        self._next_round: int = 0  # to all mailboxes, when full
         self._tasks: list[asyncio.Task[None]] = []
         self._lease = int(settings.lease * 1e6)
         self._grace = int(settings.grace * 1e6)
@@ -403,10 +404,11 @@ class Worker:
             queues, definitions = self.settings.queue_names, self._registry.definitions()
             now = await self._clock.sync()
             full = self._free() <= 0
-            if full:  # hints for what is held may have got lost, and nothing else can be taken
+            if full and now >= self._next_round:  # hints for what is held may have got lost; nothing else can be taken
+                self._next_round = now + self._grace
                 self._mailed.update(self.residents)
                 self._mailbell.set()
-            elif not self.draining:
+            elif not full and not self.draining:
                 limit = min(self._free(), 500)
                 dues = await self._store.claim(queues, definitions, limit, self._grace)
                 await self._hint(dues)
