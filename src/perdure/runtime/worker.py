@@ -1,8 +1,8 @@
 """A worker: holds executions, runs their turns and actions, and commits for all of them together.
 
 Six loops share one memory: receive and admit (hints become holds), the committer (everything that is ready goes into
-the next commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled while
-idle but one capped look for the next due time.
+the next commit), the relay (what is due is hinted), the mailman (mail for what is held), renewal. Nothing is polled
+while idle but one capped look for the next due time.
 """
 
 from __future__ import annotations
