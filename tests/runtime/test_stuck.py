@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from perdure import ExecutionStuck, Forbidden, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import Commit
+from perdure.runtime.telemetry import JsonLines
 from perdure.testing import World
 
 steps: list[str] = []
@@ -62,6 +64,18 @@ async def test_divergence_names_the_command_and_makes_the_run_stuck_not_failed(w
     assert await run.status() == "stuck"
     assert "retry" in str(await run.why())
     assert steps == ["first"]
+
+
+async def test_log_lines_say_which_execution_they_are_about(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    @workflow
+    async def hangs_too() -> None:
+        await asyncio.Event().wait()
+
+    run = await world.start(hangs_too)
+    await run.until("stuck")
+    [record] = [record for record in caplog.records if "is stuck" in record.getMessage()]
+    line = json.loads(JsonLines().format(record))
+    assert (line["tenant"], line["execution"], line["version"]) == ("default", run.id, 2)
 
 
 async def test_the_right_code_and_a_retry_resume_a_stuck_run(world: World) -> None:

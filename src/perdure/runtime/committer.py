@@ -103,7 +103,8 @@ class Committer:
                 if not self._floor.here(resident):
                     continue
                 if time > resident.lease_until:
-                    log.warning("%s: the lease ran out before it could be renewed; giving it up", resident.key)
+                    text = "%s: the lease ran out before it could be renewed; giving it up"
+                    log.warning(text, resident.key, extra=resident.about)
                     self._floor.evict(resident)
                 elif (commit := self._prepare(resident, now)) is not None:
                     group.add(resident, commit)
@@ -118,7 +119,7 @@ class Committer:
         try:
             return resident.prepare(now)
         except Exception as error:
-            log.exception("%s broke the engine", resident.key)
+            log.exception("%s broke the engine", resident.key, extra=resident.about)
             resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
             return resident.prepare(now)
 

@@ -91,6 +91,11 @@ class Resident:
                     self._note(ev.read(row))
         self.deliver(held.mail)
 
+    @property
+    def about(self) -> dict[str, object]:
+        """What a line of the log of this process says about it."""
+        return {"execution": self.key, "version": self.version}
+
     # From outside.
 
     def deliver(self, letters: Iterable[Mail]) -> None:

@@ -127,9 +127,9 @@ class Worker:
                 await loop()
                 pause = 0.05
             except StoreError as error:
-                log.warning("%s; trying again in %.2g s", error, pause)
+                log.warning("%s; trying again in %.2g s", error, pause, extra={"worker": self.me})
             except Exception:
-                log.exception("%s broke; trying again in %.2g s", loop.__name__, pause)
+                log.exception("%s broke; trying again in %.2g s", loop.__name__, pause, extra={"worker": self.me})
             else:
                 continue
             await asyncio.sleep(pause)
@@ -312,7 +312,7 @@ class Worker:
                 self._look_at(now)  # our clock runs ahead: ask for the time, and do not ask for this at once again
                 self.ring_at(resident, max(commit.fired or 0, now) + 10_000)
             case "stale":
-                log.info("%s: another worker has gone on with it", resident.key)
+                log.info("%s: another worker has gone on with it", resident.key, extra=resident.about)
                 self.evict(resident)
 
     def _addressed(self, hints: list[Hint]) -> list[Hint]:
@@ -340,7 +340,8 @@ class Worker:
             self._leave(resident)
             self._keep(resident)
             if park.status == "stuck":
-                log.warning("%s is stuck: %s", resident.key, resident.stuck and resident.stuck.reason)
+                reason = resident.stuck.reason if resident.stuck is not None else ""
+                log.warning("%s is stuck: %s", resident.key, reason, extra=resident.about)
                 self._ended(resident.key, None)
             if park.due is not None:
                 self._look_at(park.due)
@@ -462,5 +463,5 @@ class Worker:
             if key in kept:
                 resident.lease_until = sent + self.settings.lease * 0.9
             else:
-                log.warning("%s: lost to another worker", key)
+                log.warning("%s: lost to another worker", key, extra=resident.about)
                 self.evict(resident)
