@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from perdure.core.records import (
+    Backlog,
     Commit,
     Due,
     Head,
@@ -57,7 +58,8 @@ class Store(Protocol):
 
         Every hold raises the token. If the last holder did not release cleanly, a TakenOver row is appended first:
         it occupies the next version of a former holder. Rows begin at the newest Restarted; `known` maps keys to
-        (version, token) of a replay in memory: if nobody held it since, only later rows come back.
+        (version, token) of a replay in memory: if nobody held it since, only later rows come back. An execution that
+        is not the oldest open one of its lane is Queued: it sleeps until the end of the one before makes it due.
         """
         ...
 
@@ -72,8 +74,11 @@ class Store(Protocol):
         """The mail of executions that the caller holds, in order, without what is in the log already."""
         ...
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
-        """The one write of holders: all that `ok` answers stand for becomes durable together."""
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        """The one write of holders: all that `ok` answers stand for becomes durable together.
+
+        Children and mail are due `grace` from now by themselves.
+        """
         ...
 
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
@@ -83,6 +88,10 @@ class Store(Protocol):
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         """The earliest due time of any wake row or mail."""
+        ...
+
+    async def backlog(self) -> list[Backlog]:
+        """What is due and held by nobody, per queue."""
         ...
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]: ...
@@ -99,6 +108,19 @@ class Stream(Protocol):
         """Begin to receive; `queues` may be empty for a process that only sends and listens for news."""
 
     async def close(self) -> None: ...
+
+    @property
+    def carries(self) -> bool:
+        """Whether hints arrive with their keys. If not, new work must be due at once: a hint only says to look."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why hints do not get through at present; empty when they do."""
+        ...
+
+    async def listen(self, key: str) -> None:
+        """From now on the news of this execution's end will be received."""
 
     async def publish(self, hints: Sequence[Hint]) -> None:
         """Never raises for a lost hint."""

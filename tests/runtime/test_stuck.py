@@ -186,7 +186,7 @@ async def test_an_unknown_event_type_parks_the_run_with_a_clear_reason(world: Wo
     version = held.rows[-1].version + 1  # type: ignore[union-attr]
     strange = ev.row(ev.Resumed(), version, world.app.clock.now(), held.token)  # type: ignore[union-attr]
     future = type(strange)(strange.version, 999, b"{}", strange.at, strange.fence)
-    await world.app.store.commit([Commit(run.key, held.token, [future])])  # type: ignore[union-attr]
+    await world.app.store.commit([Commit(run.key, held.token, [future])], 0)  # type: ignore[union-attr]
     await world.app.store.release([(run.key, held.token)])  # type: ignore[union-attr]
     await run.send("go")
     with pytest.raises(ExecutionStuck, match="newer release"):

@@ -67,8 +67,8 @@ class OpenToSendersAtTheEnd(MemoryStore):
 
 
 class NoTimerCheck(MemoryStore):
-    def _commit(self, commit: Commit, now: int) -> str:  # type: ignore[override]
-        return super()._commit(commit, max(now, commit.fired or now))
+    def _commit(self, commit: Commit, now: int, due: int) -> str:  # type: ignore[override]
+        return super()._commit(commit, max(now, commit.fired or now), due)
 
 
 def play(store: type[MemoryStore], test: Test) -> None:

@@ -122,7 +122,7 @@ async def main(path, me, times):
         while True:
             row = Row(version + 1, 26, b'{"ref":1,"kind":"%s-%d"}' % (me.encode(), n), at=0)
             own = Row(mine + 2, 26, b'{"ref":1,"kind":"x"}', at=0)
-            shared, alone = await store.commit([Commit("acme/shared", 0, [row]), Commit("acme/" + me, 0, [own])])
+            shared, alone = await store.commit([Commit("acme/shared", 0, [row]), Commit("acme/" + me, 0, [own])], 0)
             # A neighbour that was refused never takes this execution's own step with it.
             assert alone == "ok"
             mine += 1
@@ -200,7 +200,7 @@ async def main():
     version = 1
     while True:
         rows = [Row(version + n, 26, b'{"ref":1,"kind":"x"}', at=0) for n in (1, 2, 3)]
-        assert await store.commit([Commit("acme/one", 0, rows)]) == ["ok"]
+        assert await store.commit([Commit("acme/one", 0, rows)], 2_000_000) == ["ok"]
         version += 3
         print(version, flush=True)
 
@@ -290,10 +290,10 @@ def test_a_full_disk_fails_cleanly_and_heals(path: str) -> None:
         big = Row(2, 26, b'{"ref":1,"kind":"%s"}' % (b"x" * 50_000), at=0)
         group = [await other.prepare(settled()), Commit(ONE, hand.token, [big])]
         with pytest.raises(StoreFull, match=r"store\.db: no space is left; nothing was written"):
-            await store.commit(group)
+            await store.commit(group, GRACE)
         assert [len(await log(store, key)) for key in (ONE, TWO)] == [1, 1]
         await on_writer(store, "pragma max_page_count = 1000000")
-        assert await store.commit(group) == ["ok", "ok"]
+        assert await store.commit(group, GRACE) == ["ok", "ok"]
         assert [len(await log(store, key)) for key in (ONE, TWO)] == [2, 2]
 
     using(path, body)
@@ -413,7 +413,7 @@ def test_a_value_that_cannot_be_stored_is_refused(path: str) -> None:
         hand = await begun(store)
         for row in (Row(2, 26, b"{}", at=2**70), Row(2, 26, b"{}", at=0, message_id="\ud800")):
             with pytest.raises(InvalidValue, match="nothing was written"):
-                await store.commit([Commit(ONE, hand.token, [row])])
+                await store.commit([Commit(ONE, hand.token, [row])], GRACE)
         assert await hand.commit(settled()) == "ok"
 
     using(path, body)
@@ -448,10 +448,10 @@ def test_a_failed_commit_is_unknown_only_if_the_transaction_is_over(path: str, s
         assert real is not None
         store._writer._db = BrokenCommit(real, settles)  # type: ignore[assignment]
         with pytest.raises(StoreError) as raised:
-            await store.commit([commit])
+            await store.commit([commit], GRACE)
         assert isinstance(raised.value, OutcomeUnknown) == settles
         assert len(await log(store)) == (2 if settles else 1)
-        assert await store.commit([commit]) == (["stale"] if settles else ["ok"])
+        assert await store.commit([commit], GRACE) == (["stale"] if settles else ["ok"])
         store._writer._db = real
 
     using(path, body)
@@ -484,7 +484,7 @@ def test_a_long_read_delays_no_commit(path: str) -> None:
         hand = await begun(store)
         commit = await hand.prepare(settled())
         gate, task = await blocked(store._reader.run)
-        assert await store.commit([commit]) == ["ok"]
+        assert await store.commit([commit], GRACE) == ["ok"]
         assert await store.mail([ONE]) == {ONE: []}
         gate.set()
         assert await task
@@ -497,14 +497,14 @@ def test_a_commit_cancelled_before_its_turn_is_not_written(path: str) -> None:
         hand = await begun(store)
         commit = await hand.prepare(settled())
         gate, task = await blocked(store._writer.run)
-        waiting = asyncio.create_task(store.commit([commit]))
+        waiting = asyncio.create_task(store.commit([commit], GRACE))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         gate.set()
         assert await task
         assert len(await log(store)) == 1
-        assert await store.commit([commit]) == ["ok"]
+        assert await store.commit([commit], GRACE) == ["ok"]
 
     using(path, body)
 
@@ -515,14 +515,14 @@ def test_a_commit_cancelled_at_work_is_written(path: str) -> None:
         commit = await hand.prepare(settled())
 
         async def slow(wait: Callable[[Any], bool]) -> bool:
-            await store._write(lambda tx: (tx.commit([commit]), wait(tx)))
+            await store._write(lambda tx: (tx.commit([commit], tx.now), wait(tx)))
             return True
 
         gate, task = await blocked(slow)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         gate.set()
-        assert await store.commit([commit]) == ["stale"]
+        assert await store.commit([commit], GRACE) == ["stale"]
         assert len(await log(store)) == 2
 
     using(path, body)
@@ -572,7 +572,7 @@ def test_a_long_log_is_read_in_bounded_memory(path: str) -> None:
         hand = await begun(store)
         for part in range(5):
             rows = [Row(2 + 10_000 * part + n, 26, b'{"ref":1,"kind":"x"}' + b" " * 80, 0) for n in range(10_000)]
-            assert await store.commit([Commit(ONE, hand.token, rows)]) == ["ok"]
+            assert await store.commit([Commit(ONE, hand.token, rows)], GRACE) == ["ok"]
         tracemalloc.start()
         after = 0
         while page := await store.read(ONE, after=after, limit=500):
@@ -592,8 +592,8 @@ def test_a_group_with_a_culprit_keeps_the_rows_of_all_others(path: str) -> None:
         await store.start([begin(key) for key in keys], GRACE)
         held = [answer for answer in await store.hold(keys, "w1", LEASE) if isinstance(answer, Held)]
         group = [Commit(one.key, one.token, [Row(2, 26, b"{}", 0, one.token)]) for one in held]
-        await store.commit([group[17], group[199]])
-        outcomes = await store.commit(group)
+        await store.commit([group[17], group[199]], GRACE)
+        outcomes = await store.commit(group, GRACE)
         assert [number for number, outcome in enumerate(outcomes) if outcome == "stale"] == [17, 199]
         assert [len(await log(store, key)) for key in keys] == [2] * 200
 

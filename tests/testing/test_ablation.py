@@ -55,8 +55,8 @@ class WithoutClosing(MemoryStore):
 class WithoutClock(MemoryStore):
     """Timers fire when a worker thinks that it is time."""
 
-    def _commit(self, commit: Commit, now: int) -> Outcome:
-        return super()._commit(structs.replace(commit, fired=None), now)
+    def _commit(self, commit: Commit, now: int, due: int) -> Outcome:
+        return super()._commit(structs.replace(commit, fired=None), now, due)
 
 
 def _act(name: str, takes: float) -> dict[str, Any]:

@@ -187,7 +187,7 @@ async def test_what_is_sent_is_what_was_meant_then():
     await store.start([start()], 0)
     [held] = await store.hold([KEY], "me", 10**7)
     rows = [ev.row(ev.Marked(1, "record"), 2, 0, held.token)]
-    task = asyncio.create_task(store.commit([Commit(KEY, held.token, rows)]))
+    task = asyncio.create_task(store.commit([Commit(KEY, held.token, rows)], 0))
     await asyncio.sleep(0.5)
     rows.append(ev.row(ev.Marked(2, "record"), 3, 0, held.token))
     assert await task == ["ok"]

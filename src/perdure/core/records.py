@@ -17,12 +17,21 @@ ShownStatus: TypeAlias = Literal["running", "waiting", "paused", "stuck", "compl
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
+#: The workflow of an action that runs apart from the execution that asked for it is named `action:NAME`.
+ACTION = "action:"
+
+
 def key_of(tenant: str, id: str) -> str:
     return f"{tenant}/{id}"
 
 
 def tenant_of(key: str) -> str:
     return key.partition("/")[0]
+
+
+def lane_of(start: Start) -> str | None:
+    """A lane is its tenant's own, like everything else."""
+    return None if start.lane is None else key_of(tenant_of(start.key), start.lane)
 
 
 def id_of(key: str) -> str:
@@ -51,6 +60,7 @@ class Start(Struct, frozen=True):
     rows: tuple[Row, ...]
     parent: str | None = None
     parent_ref: int | None = None
+    lane: str | None = None  # executions of one lane run one at a time, in the order of their starts
     status: Status = "open"  # anything else only for an import of an ended log
     result: bytes | None = None
     state: bytes | None = None
@@ -109,7 +119,13 @@ class Gone(Struct, frozen=True, gc=False):
     key: str
 
 
-HoldAnswer: TypeAlias = Held | Busy | Gone
+class Queued(Struct, frozen=True, gc=False):
+    """Another execution of its lane comes first; its end will wake this one."""
+
+    key: str
+
+
+HoldAnswer: TypeAlias = Held | Busy | Gone | Queued
 
 
 class Park(Struct, frozen=True, gc=False):
@@ -159,6 +175,14 @@ class Due(Struct, frozen=True, gc=False):
     holder: str | None = None
 
 
+class Backlog(Struct, frozen=True, gc=False):
+    """What waits in a queue for a worker: how many rows are due (counted up to a limit), and since when the oldest."""
+
+    queue: str
+    due: int
+    oldest: int
+
+
 class Head(Struct, frozen=True):
     """The summary row of an execution, joined with its wake row."""
 
@@ -180,6 +204,7 @@ class Head(Struct, frozen=True):
     due: int | None = None
     lapses: int = 0
     mail: int = 0
+    lane: str | None = None  # while it is open
 
     @property
     def shown(self) -> ShownStatus:
@@ -191,13 +216,15 @@ class Head(Struct, frozen=True):
 class Query(Struct, frozen=True):
     """What `find` looks for, newest first. `fields` are equalities on published state.
 
-    No tenant means all of them: for the engine's own loops, never for an answer to somebody.
+    No tenant means all of them: for the engine's own loops, never for an answer to somebody. An action that runs apart
+    from its workflow is an execution, too; without `actions` those are left out.
     """
 
     tenant: str | None
     status: ShownStatus | None = None
     workflow: str | None = None
     parent: str | None = None
+    actions: bool = True
     after: int | None = None  # started at or after
     before: int | None = None  # started before
     fields: dict[str, str | int | float | bool | None] = {}
@@ -206,7 +233,10 @@ class Query(Struct, frozen=True):
 
 
 class Hint(Struct, frozen=True, gc=False):
-    """What travels on a stream: a reference that may be lost, doubled or reordered."""
+    """What travels on a stream: a reference that may be lost, doubled or reordered.
+
+    Without a key it says only that something is due in the queue: whoever serves it should look.
+    """
 
     key: str
     queue: str = ""

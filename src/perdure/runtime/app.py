@@ -464,7 +464,8 @@ class Perdure:
 
     @property
     def _grace(self) -> int:
-        return int(self.settings.grace * 1e6)
+        """How long new work may wait for its hint to arrive; no time where hints say only that there is work."""
+        return int(self.settings.grace * 1e6) if self.stream.carries else 0
 
     def _tenant(self, tenant: str | None) -> str:
         return self.tenant if tenant is None else _checked(_TENANT, tenant, "tenant")

@@ -31,6 +31,8 @@ class Floor(Protocol):
     def evict(self, resident: Resident) -> None: ...
     async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None: ...
     async def unknown(self, batch: Sequence[Resident]) -> None: ...
+    @property
+    def grace(self) -> int: ...
 
 
 class Group:
@@ -85,7 +87,8 @@ class Committer:
             self._gather(self._next)  # what became ready meanwhile
         if self._next.commits:
             group, self._next = self._next, Group()
-            self._flight = group, asyncio.create_task(self._store.commit(group.commits), name="perdure-commit")
+            writing = self._store.commit(group.commits, self._floor.grace)
+            self._flight = group, asyncio.create_task(writing, name="perdure-commit")
 
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""

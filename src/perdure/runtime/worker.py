@@ -17,7 +17,7 @@ from typing import Any
 
 from perdure.core import guard
 from perdure.core.loop import turns
-from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome
+from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued
 from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -166,7 +166,9 @@ class Worker:
         hints = await self._stream.receive(_HINTS)
         served = []
         for hint in hints:
-            if hint.ended:
+            if not hint.key:
+                self._look_at(self._clock.now())
+            elif hint.ended:
                 self._ended(hint.key, None)
             elif hint.key in self.residents:
                 self._mailed.add(hint.key)
@@ -238,7 +240,7 @@ class Worker:
                 case Busy():
                     if answer.holder != self.me:
                         forward.append(Hint(answer.key, to=answer.holder))
-                case Gone():
+                case Gone() | Queued():
                     pass
         if forward:
             await self._stream.publish(forward)
@@ -271,6 +273,11 @@ class Worker:
 
     def here(self, resident: Resident) -> bool:
         return self.residents.get(resident.key) is resident
+
+    @property
+    def grace(self) -> int:
+        """How long children and mail may wait for their hint to arrive."""
+        return self._grace if self._stream.carries else 0
 
     def evict(self, resident: Resident) -> None:
         self._leave(resident)

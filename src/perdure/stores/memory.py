@@ -15,7 +15,9 @@ from msgspec import Struct
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
+    ACTION,
     ENDED,
+    Backlog,
     Busy,
     Commit,
     Due,
@@ -28,14 +30,16 @@ from perdure.core.records import (
     Outcome,
     Park,
     Query,
+    Queued,
     Row,
     Sent,
     Start,
     Started,
     Status,
+    lane_of,
     tenant_of,
 )
-from perdure.stores.ticker import DOUBLINGS, GRACE, RESTARTED, TAKEN_OVER, Ticker
+from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
 
 
 class _Wake(Struct):
@@ -76,6 +80,7 @@ class _Execution:
         # and every fence that a fork or an import brings along.
         token = max([now, *(row.fence for row in start.rows)])
         self.wake = None if start.status in ENDED else _Wake(due, token)
+        self.lane = lane_of(start)
         self.noted: int | None = None  # its newest place in the agenda
 
     @property
@@ -125,6 +130,7 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
         self._ticker = Ticker(clock)
         self._executions: dict[str, _Execution] = {}
+        self._lanes: dict[str, dict[str, None]] = {}  # the open executions of a lane, oldest first
         self._agenda = _Agenda(self._executions)
 
     async def open(self) -> None:
@@ -147,6 +153,8 @@ class MemoryStore:
         if there is not None:
             return "same" if there.start.sha == start.sha else "conflict"
         it = self._executions[start.key] = _Execution(start, now, due)
+        if it.lane is not None and it.wake is not None:
+            self._lanes.setdefault(it.lane, {})[start.key] = None
         self._agenda.note(it)
         return "created"
 
@@ -195,6 +203,12 @@ class MemoryStore:
         holder = wake.live_holder(now)
         if holder is not None and holder != me:
             return Busy(key, holder)
+        if it.lane is not None and next(iter(self._lanes[it.lane])) != key:
+            wake.due, wake.hints = None, 0
+            for letter in it.mailbox.values():
+                letter.due = NEVER
+            self._agenda.note(it)
+            return Queued(key)
         clean = wake.holder is None and wake.lapses == 0
         after = known[0] if known is not None and known[1] == wake.token else it.base - 1
         if wake.holder is not None and wake.holder != me:
@@ -268,11 +282,11 @@ class MemoryStore:
 
     # Commit
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         now = self._ticker.now()
-        return [self._commit(commit, now) for commit in group]
+        return [self._commit(commit, now, now + grace) for commit in group]
 
-    def _commit(self, commit: Commit, now: int) -> Outcome:
+    def _commit(self, commit: Commit, now: int, due: int) -> Outcome:
         """Decide first, then apply: what is refused leaves no trace."""
         if commit.fired is not None and commit.fired > now:
             return "early"
@@ -293,9 +307,9 @@ class MemoryStore:
             case None:
                 it.status = commit.status or it.status
         for child in commit.children:
-            self._start(child, now, now + GRACE)
+            self._start(child, now, due)
         for mail in commit.mail:
-            self._send(mail, now, now + GRACE)
+            self._send(mail, now, due)
         self._agenda.note(it)
         return "mail" if mail_waits else "ok"
 
@@ -345,6 +359,18 @@ class MemoryStore:
         it.base = max(it.base, end.base)
         it.wake = None
         it.mailbox.clear()
+        if it.lane is not None:
+            self._next_in_lane(it.lane, it.start.key, now)
+
+    def _next_in_lane(self, lane: str, key: str, now: int) -> None:
+        members = self._lanes[lane]
+        del members[key]
+        following = self._executions[next(iter(members))] if members else None
+        if following is None:
+            del self._lanes[lane]
+        elif following.wake is not None and following.wake.holder is None:
+            following.wake.due = now
+            self._agenda.note(following)
 
     # What is due
 
@@ -379,6 +405,15 @@ class MemoryStore:
         first = self._agenda.first(queues, definitions)
         return None if first is None else first[0]
 
+    async def backlog(self) -> list[Backlog]:
+        now = self._ticker.now()
+        waiting: dict[str, list[int]] = {}
+        for it in self._executions.values():
+            due = it.earliest()
+            if due is not None and due <= now:
+                waiting.setdefault(it.start.queue, []).append(due)
+        return [Backlog(queue, len(dues), min(dues)) for queue, dues in sorted(waiting.items())]
+
     # Reading
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
@@ -410,6 +445,7 @@ class MemoryStore:
             due=wake.due if wake else None,
             lapses=wake.lapses if wake else 0,
             mail=len(it.mailbox),
+            lane=it.start.lane if wake else None,
         )
 
     async def find(self, query: Query) -> list[Head]:
@@ -426,6 +462,7 @@ def _place(head: Head) -> tuple[int, str]:
 def _fits(head: Head, query: Query) -> bool:
     return (
         (query.status is None or head.shown == query.status)
+        and (query.actions or not head.workflow.startswith(ACTION))
         and (query.workflow is None or head.workflow == query.workflow)
         and (query.parent is None or head.parent == query.parent)
         and (query.after is None or head.started_at >= query.after)

@@ -24,7 +24,9 @@ from msgspec.structs import astuple
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
+    ACTION,
     ENDED,
+    Backlog,
     Busy,
     Commit,
     Due,
@@ -37,10 +39,12 @@ from perdure.core.records import (
     Outcome,
     Park,
     Query,
+    Queued,
     Row,
     Sent,
     Start,
     Started,
+    lane_of,
     tenant_of,
 )
 from perdure.errors import (
@@ -53,7 +57,7 @@ from perdure.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from perdure.stores.ticker import DOUBLINGS, GRACE, RESTARTED, TAKEN_OVER, Ticker
+from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
 
 T = TypeVar("T")
 
@@ -125,14 +129,19 @@ class SqliteStore:
         # Asked by holders between commits, so it must not queue behind a search on the reader's side.
         return await self._run(self._writer, lambda db: {key: _unread(db, key) for key in keys})
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
-        return await self._write(lambda tx: tx.commit(group))
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        return await self._write(lambda tx: tx.commit(group, tx.now + grace))
 
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         return await self._write(lambda tx: tx.claim(queues, definitions, limit, grace))
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         return await self._run(self._writer, lambda db: _next_due(db, queues, definitions))
+
+    async def backlog(self) -> list[Backlog]:
+        return await self._run(
+            self._reader, lambda db: list(starmap(Backlog, db.execute(_BACKLOG, {"now": self._now()})))
+        )
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._run(self._reader, lambda db: _rows(db, key, after, until, limit))
@@ -291,12 +300,14 @@ class _Transaction:
             # and every fence that a fork or an import brings along.
             token = max([self.now, *(row.fence for row in start.rows)])
             self._changed(
-                "insert into wakes (key, queue, definition, due, token) values (?, ?, ?, ?, ?)",
+                "insert into wakes (key, queue, definition, due, token, lane, born) values (?, ?, ?, ?, ?, ?, ?)",
                 start.key,
                 start.queue,
                 start.definition,
                 due,
                 token,
+                lane := lane_of(start),
+                token if lane is None else max(token, self._first(_LAST_IN_LANE, lane)[0] + 1),
             )
         return "created"
 
@@ -332,16 +343,20 @@ class _Transaction:
     def hold(self, key: str, me: str, lease: int, known: tuple[int, int] | None) -> HoldAnswer:
         wake = self._first(
             "select w.token, w.holder, w.due, w.lapses, w.definition, w.queue,"
-            " h.status, h.base, h.parent, h.parent_ref, h.changed_at"
+            " h.status, h.base, h.parent, h.parent_ref, h.changed_at, w.lane"
             " from wakes w join heads h on h.key = w.key where w.key = ?",
             key,
         )
         if wake is None:
             return Gone(key)
-        token, holder, due, lapses, definition, queue, status, base, parent, parent_ref, changed_at = wake
+        token, holder, due, lapses, definition, queue, status, base, parent, parent_ref, changed_at, lane = wake
         self.now = self._ticker.seen(changed_at)
         if holder is not None and holder != me and due > self.now:
             return Busy(key, holder)
+        if lane is not None and self._first(_FIRST_IN_LANE, lane)[0] != key:
+            self._changed("update wakes set due = null, hints = 0 where key = ?", key)
+            self._changed("update messages set due = ? where key = ?", NEVER, key)
+            return Queued(key)
         clean = holder is None and lapses == 0
         after = known[0] if known is not None and known[1] == token else base - 1
         token += 1
@@ -389,11 +404,13 @@ class _Transaction:
 
     # Commit
 
-    def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    def commit(self, group: Sequence[Commit], due: int) -> list[Outcome]:
         """Steps go in with one statement; only if that meets an occupied version is each of them looked at."""
         steps = [_is_step(commit) for commit in group]
         inserted = self._insert_steps([commit for commit, step in zip(group, steps, strict=True) if step])
-        return ["ok" if step and inserted else self._commit(commit) for commit, step in zip(group, steps, strict=True)]
+        return [
+            "ok" if step and inserted else self._commit(commit, due) for commit, step in zip(group, steps, strict=True)
+        ]
 
     def _insert_steps(self, group: Sequence[Commit]) -> bool:
         try:
@@ -405,7 +422,7 @@ class _Transaction:
             return False
         return True
 
-    def _commit(self, commit: Commit) -> Outcome:
+    def _commit(self, commit: Commit, due: int) -> Outcome:
         """Decide first, then write: what is refused leaves no trace."""
         if commit.fired is not None and commit.fired > self.now:
             return "early"
@@ -433,9 +450,9 @@ class _Transaction:
             case None:
                 pass
         for child in commit.children:
-            self.start(child, self.now + GRACE)
+            self.start(child, due)
         for mail in commit.mail:
-            self.send(mail, self.now + GRACE)
+            self.send(mail, due)
         return "mail" if mail_waits else "ok"
 
     def _folds_once(self, commit: Commit) -> bool:
@@ -490,8 +507,10 @@ class _Transaction:
             self.now,
             key,
         )
-        self._changed("delete from wakes where key = ?", key)
+        (lane,) = self._first("delete from wakes where key = ? returning lane", key)
         self._changed("delete from messages where key = ?", key)
+        if lane is not None and (following := self._first(_FIRST_IN_LANE, lane)) is not None:
+            self._changed("update wakes set due = ? where key = ? and holder is null", self.now, following[0])
 
     # What is due
 
@@ -545,6 +564,8 @@ class _Transaction:
         )
 
 
+_LAST_IN_LANE = "select coalesce(max(born), 0) from wakes where lane = ?"
+_FIRST_IN_LANE = "select key from wakes where lane = ? order by born, key limit 1"
 _LANDMARKS = ", ".join(str(number) for number in sorted({*PROGRESS, TAKEN_OVER}))
 _INSERT_EVENT = "insert into events (key, version, type, data, at, fence, message_id) values (?, ?, ?, ?, ?, ?, ?)"
 
@@ -611,11 +632,20 @@ def _next_due(db: sqlite3.Connection, queues: Sequence[str], definitions: Sequen
     return min((row[0] for row in found if row is not None), default=None)
 
 
+#: Counted up to a limit: what is needed is whether there is much to do, not how much exactly.
+_BACKLOG = """
+select queue, count(*), min(due) from (
+  select queue, due from wakes where due <= :now
+  union all
+  select m.queue, m.due from messages m where m.due <= :now
+  limit 10000
+) group by queue order by queue"""
+
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(version) from events e where e.key = h.key), h.sha, h.parent, h.parent_ref, h.state, h.waits, h.result,
   h.started_at, h.changed_at, iif(w.due > :now, w.holder, null), w.due, coalesce(w.lapses, 0),
-  (select count(*) from messages m where m.key = h.key)
+  (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2)
 from heads h left join wakes w on w.key = h.key
 where """
 
@@ -637,6 +667,8 @@ def _condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     if query.cursor is not None:
         parts.append("(h.started_at, h.key) < (:cursor_at, :cursor_key)")
         values["cursor_at"], values["cursor_key"] = query.cursor
+    if not query.actions:
+        parts.append(f"h.workflow not glob '{ACTION}*'")
     for name, value, part in (
         ("workflow", query.workflow, "h.workflow = :workflow"),
         ("parent", query.parent, "h.parent = :parent"),

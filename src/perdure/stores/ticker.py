@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from perdure.core.events import NUMBERS, Restarted, TakenOver
 
-#: Children and mail of a commit are hinted by whoever committed; if that hint is lost they are due this much later.
-GRACE = 2_000_000
 #: An unanswered hint is repeated after grace * 2**n, n at most this.
 DOUBLINGS = 5
 RESTARTED = NUMBERS[Restarted]
+#: When mail is due that must not wake its execution by itself, for that has to wait for its lane.
+NEVER = 1 << 62
 TAKEN_OVER = NUMBERS[TakenOver]
 
 

@@ -61,6 +61,17 @@ class LocalStream:
         if inbox is not None:
             inbox.close()
 
+    @property
+    def carries(self) -> bool:
+        return True
+
+    @property
+    def trouble(self) -> str:
+        return ""
+
+    async def listen(self, key: str) -> None:
+        pass  # every datagram of news goes to everybody
+
     async def publish(self, hints: Sequence[Hint]) -> None:
         inbox, line = self._inbox, self._line
         if inbox is None:

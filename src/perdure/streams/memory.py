@@ -59,6 +59,17 @@ class MemoryStream:
             self._hub.leave(inbox)
             inbox.close()
 
+    @property
+    def carries(self) -> bool:
+        return True
+
+    @property
+    def trouble(self) -> str:
+        return ""
+
+    async def listen(self, key: str) -> None:
+        pass
+
     async def publish(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
             for inbox in self._hub.route(hint, self._inbox):

@@ -31,6 +31,7 @@ from perdure.core.events import (
     TimerFired,
 )
 from perdure.core.records import (
+    Backlog,
     Busy,
     Commit,
     Due,
@@ -43,6 +44,7 @@ from perdure.core.records import (
     Outcome,
     Park,
     Query,
+    Queued,
     Row,
     Sent,
     ShownStatus,
@@ -111,7 +113,7 @@ class Hand:
 
     async def commit(self, *what: Event | Mail, **parts: Any) -> Outcome:
         commit = await self.prepare(*what, **parts)
-        [answer] = await self.store.commit([commit])
+        [answer] = await self.store.commit([commit], GRACE)
         if answer == "ok" or (answer == "mail" and isinstance(commit.settle, Park)):
             self.version += len(commit.rows)
         return answer
@@ -647,26 +649,26 @@ class _Committing(_StoreTests):
     async def test_a_step_is_written(self, store: Store) -> None:
         hand = await begun(store)
         commit = await hand.prepare(settled())
-        assert await store.commit([commit]) == ["ok"]
+        assert await store.commit([commit], GRACE) == ["ok"]
         assert (await log(store))[1:] == commit.rows
 
     @scenario
     async def test_an_empty_group_is_fine(self, store: Store) -> None:
-        assert await store.commit([]) == []
+        assert await store.commit([], GRACE) == []
 
     @scenario
     async def test_a_version_that_exists_is_stale(self, store: Store) -> None:
         hand = await begun(store)
         commit = await hand.prepare(settled(1))
         await hand.commit(settled(1))
-        assert await store.commit([commit]) == ["stale"]
+        assert await store.commit([commit], GRACE) == ["stale"]
 
     @scenario
     async def test_of_a_stale_commit_no_row_is_written(self, store: Store) -> None:
         hand = await begun(store)
         commit = await hand.prepare(settled(1), settled(2), settled(3))
         await hand.commit(settled(1))
-        assert await store.commit([commit]) == ["stale"]
+        assert await store.commit([commit], GRACE) == ["stale"]
         assert len(await log(store)) == 2
 
     @scenario
@@ -674,7 +676,7 @@ class _Committing(_StoreTests):
         hands = [await begun(store, key) for key in (ONE, TWO, THREE)]
         group = [await hand.prepare(settled(1), marked(2)) for hand in hands]
         await hands[1].commit(settled(1))
-        assert await store.commit(group) == ["ok", "stale", "ok"]
+        assert await store.commit(group, GRACE) == ["ok", "stale", "ok"]
         assert [len(await log(store, key)) for key in (ONE, TWO, THREE)] == [3, 2, 3]
 
     @scenario
@@ -691,7 +693,7 @@ class _Committing(_StoreTests):
             await hands[4].prepare(marked(), done=["nothing"]),
             await hands[5].prepare(settled()),
         ]
-        assert await store.commit(group) == ["ok", "early", "mail", "mail", "stale", "ok"]
+        assert await store.commit(group, GRACE) == ["ok", "early", "mail", "mail", "stale", "ok"]
         assert [len(await log(store, key)) for key in keys] == [2, 1, 1, 2, 1, 2]
 
     @scenario
@@ -806,7 +808,7 @@ class _Committing(_StoreTests):
         hand = await begun(store)
         late = await hand.prepare(settled())
         await hand.end()
-        assert await store.commit([late]) == ["stale"]
+        assert await store.commit([late], GRACE) == ["stale"]
 
     @scenario
     async def test_done_mail_leaves_the_mailbox(self, store: Store) -> None:
@@ -949,6 +951,21 @@ class _Waking(_StoreTests):
         found = [await claimed(store, limit=4) for _ in range(4)]
         assert [len(part) for part in found] == [4, 4, 2, 0]
         assert sorted(key for part in found for key in part) == keys
+
+    @scenario
+    async def test_the_backlog_counts_what_is_due_per_queue(self, store: Store) -> None:
+        now = await store.now()
+        await store.start([begin(ONE), begin(TWO, queue="slow"), begin(THREE, queue="slow")], GRACE)
+        assert await store.backlog() == []
+        self.advance(3)
+        due = now + GRACE
+        assert await store.backlog() == [Backlog("default", 1, due), Backlog("slow", 2, due)]
+
+    @scenario
+    async def test_what_is_held_is_no_backlog(self, store: Store) -> None:
+        await begun(store)
+        self.advance(3)
+        assert await store.backlog() == []
 
     @scenario
     async def test_the_limit_of_a_claim_counts_mail_too(self, store: Store) -> None:
@@ -1115,7 +1132,7 @@ class _Reading(_StoreTests):
         await accepted(store, letter())
         data = '{"text":"ü\\u0000\U0001f600","n":1e3,"spaces" : [ ] }'.encode()
         row = Row(2, 1021, data, at=5, fence=hand.token, message_id="m1")
-        assert await store.commit([Commit(ONE, hand.token, [row], done=["m1"])]) == ["ok"]
+        assert await store.commit([Commit(ONE, hand.token, [row], done=["m1"])], GRACE) == ["ok"]
         assert await store.read(ONE, after=1) == [row]
 
     @scenario
@@ -1195,6 +1212,12 @@ class _Reading(_StoreTests):
         assert await self.found(store, workflow="refund") == [TWO]
 
     @scenario
+    async def test_a_search_may_leave_out_actions(self, store: Store) -> None:
+        await store.start([begin(ONE), begin(TWO, workflow="action:charge")], GRACE)
+        assert await self.found(store, actions=False) == [ONE]
+        assert await self.found(store, workflow="action:charge") == [TWO]
+
+    @scenario
     async def test_a_search_by_parent(self, store: Store) -> None:
         await store.start([begin(ONE), begin(TWO, parent=ONE), begin(THREE, parent=TWO)], GRACE)
         assert await self.found(store, parent=ONE) == [TWO]
@@ -1257,7 +1280,65 @@ class _Reading(_StoreTests):
         assert await self.found(store, status="running", workflow="order", fields={"n": 1}) == []
 
 
-class StoreContract(_Starting, _Sending, _Holding, _Committing, _Waking, _Reading):
+class _Lanes(_StoreTests):
+    @scenario
+    async def test_one_execution_of_a_lane_is_held_at_a_time(self, store: Store) -> None:
+        await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
+        first, second = await store.hold([ONE, TWO], "w1", LEASE)
+        assert isinstance(first, Held)
+        assert second == Queued(TWO)
+
+    @scenario
+    async def test_lanes_and_tenants_do_not_wait_for_each_other(self, store: Store) -> None:
+        await store.start([begin(ONE, lane="a"), begin(TWO, lane="b"), begin("zeta/one", lane="a")], GRACE)
+        answers = await store.hold([ONE, TWO, "zeta/one"], "w1", LEASE)
+        assert all(isinstance(answer, Held) for answer in answers)
+
+    @scenario
+    async def test_a_queued_execution_is_not_due(self, store: Store) -> None:
+        await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
+        await store.hold([ONE, TWO], "w1", LEASE)
+        self.advance(5)
+        assert await claimed(store) == []
+
+    @scenario
+    async def test_mail_does_not_keep_waking_a_queued_execution(self, store: Store) -> None:
+        await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
+        await store.hold([ONE], "w1", LEASE)
+        await accepted(store, letter(key=TWO))
+        assert await store.hold([TWO], "w1", LEASE) == [Queued(TWO)]
+        self.advance(5)
+        assert await claimed(store) == []
+
+    @scenario
+    async def test_the_end_of_one_makes_the_next_due_with_its_mail(self, store: Store) -> None:
+        await store.start([begin(key, lane="a") for key in (ONE, TWO, THREE)], GRACE)
+        [held, *_] = await store.hold([ONE, TWO, THREE], "w1", LEASE)
+        assert isinstance(held, Held)
+        await accepted(store, letter(key=TWO))
+        await store.hold([TWO], "w1", LEASE)
+        await Hand(store, held, 1).end()
+        assert await claimed(store) == [TWO]
+        [then, still] = await store.hold([TWO, THREE], "w1", LEASE)
+        assert isinstance(then, Held)
+        assert [mail.id for mail in then.mail] == [letter().id]
+        assert still == Queued(THREE)
+
+    @scenario
+    async def test_a_parked_execution_keeps_its_lane(self, store: Store) -> None:
+        await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
+        await (await take(store)).park()
+        assert await store.hold([TWO], "w1", LEASE) == [Queued(TWO)]
+
+    @scenario
+    async def test_the_head_names_the_lane_of_an_open_execution(self, store: Store) -> None:
+        await store.start([begin(lane="a")], GRACE)
+        assert (await head_of(store)).lane == "a"
+        await (await take(store)).end()
+        assert (await head_of(store)).lane is None
+
+
+class StoreContract(_Starting, _Sending, _Holding, _Committing, _Waking, _Reading, _Lanes):
     """Every sentence of the port Store; a subclass says how to make one.
 
     `self.clock` is a ManualClock for stores that take a clock; others override `advance` as well.
@@ -1363,6 +1444,7 @@ class StreamContract:
     @scenario
     async def test_work_goes_to_somebody_who_serves_the_queue(self, opened: Opened) -> None:
         client, idle = await opened("client"), await opened("w2", "other")
+        await idle.listen(TWO)
         here = await opened("w1", "default")
         await client.publish([Hint(ONE, "default")])
         assert await self.got(here) == [Hint(ONE, "default")]
@@ -1373,14 +1455,17 @@ class StreamContract:
     async def test_work_stays_here_if_we_serve_the_queue(self, opened: Opened) -> None:
         here, there = await opened("w1", "default"), await opened("w2", "default")
         hints = [Hint(f"acme/{number}", "default") for number in range(4)]
+        await here.listen(ONE)
         await there.publish(hints)
         assert await self.got(there) == hints
         await there.publish([Hint(ONE, ended=True)])
         assert await self.got(here) == [Hint(ONE, ended=True)]
 
     @scenario
-    async def test_news_of_an_end_reaches_everybody(self, opened: Opened) -> None:
+    async def test_news_of_an_end_reaches_everybody_who_listens(self, opened: Opened) -> None:
         streams = [await opened("w1", "default"), await opened("w2", "other"), await opened("client")]
+        for stream in streams:
+            await stream.listen(ONE)
         await streams[0].publish([Hint(ONE, "default", ended=True)])
         for stream in streams:
             assert await self.got(stream) == [Hint(ONE, "default", ended=True)]

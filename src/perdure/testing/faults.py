@@ -18,7 +18,21 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
-from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Mail, Outcome, Query, Row, Sent, Start, Started
+from perdure.core.records import (
+    Backlog,
+    Commit,
+    Due,
+    Head,
+    Hint,
+    HoldAnswer,
+    Mail,
+    Outcome,
+    Query,
+    Row,
+    Sent,
+    Start,
+    Started,
+)
 from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.ports import Store, Stream
 from perdure.runtime.clock import Clock
@@ -240,7 +254,7 @@ class GatedStore:
         asked = list(keys)
         return await self._gate.call("mail", asked, lambda: self._store.mail(asked))
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         # A copy, as a driver makes when it encodes: the worker may go on with its own.
         asked = [
             structs.replace(
@@ -252,7 +266,7 @@ class GatedStore:
             )
             for commit in group
         ]
-        return await self._gate.call("commit", asked, lambda: self._store.commit(asked))
+        return await self._gate.call("commit", asked, lambda: self._store.commit(asked, grace))
 
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         return await self._gate.call(
@@ -261,6 +275,9 @@ class GatedStore:
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         return await self._gate.call("next_due", None, lambda: self._store.next_due(queues, definitions))
+
+    async def backlog(self) -> list[Backlog]:
+        return await self._gate.call("backlog", None, self._store.backlog)
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._gate.call("read", key, lambda: self._store.read(key, after, until, limit))
@@ -292,6 +309,18 @@ class GatedStream:
             task.cancel()
         await asyncio.gather(*self._flying, return_exceptions=True)
         await self._stream.close()
+
+    @property
+    def carries(self) -> bool:
+        return self._stream.carries
+
+    @property
+    def trouble(self) -> str:
+        return self._stream.trouble
+
+    async def listen(self, key: str) -> None:
+        await self._process.passage()
+        await self._stream.listen(key)
 
     def flush(self) -> None:
         """Lose everything that waits to be received here."""
