@@ -75,9 +75,9 @@ class DyingStore(SqliteStore):
         self._die("after")
         return answer
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         self._die("before")
-        answer = await super().commit(group)
+        answer = await super().commit(group, grace)
         self._die("after")
         return answer
 

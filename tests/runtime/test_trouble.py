@@ -33,9 +33,9 @@ class TroubledStore(SqliteStore):
         self.trouble = trouble
         self.commits = 0
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         self.commits += 1
-        return await self.trouble(self.commits, lambda: SqliteStore.commit(self, group))
+        return await self.trouble(self.commits, lambda: SqliteStore.commit(self, group, grace))
 
 
 @action

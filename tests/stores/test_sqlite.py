@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +49,8 @@ from perdure.testing.contract import (
 from perdure.testing.invariants import check_log
 
 T = TypeVar("T")
+
+MIGRATIONS = sorted((files("perdure.stores") / "sqlite_migrations").iterdir(), key=lambda file: file.name)
 
 
 class TestSqliteStore(StoreContract):
@@ -251,7 +254,7 @@ def test_processes_that_open_a_new_file_at_once_migrate_it_once(path: str) -> No
             tell(child)
         assert [line(child) for child in children] == ["opened"] * 3
     db = sqlite3.connect(path)
-    assert db.execute("pragma user_version").fetchone() == (1,)
+    assert db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
     assert db.execute("pragma journal_mode").fetchone() == ("wal",)
     db.close()
 
@@ -373,8 +376,28 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
     db = sqlite3.connect(path)
     db.execute("pragma user_version = 999")
     db.close()
-    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 1 at most"):
+    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 2 at most"):
         using(path, log)
+
+
+def test_a_file_of_the_first_release_is_brought_up_with_its_data(path: str) -> None:
+    db = sqlite3.connect(path)
+    db.executescript(MIGRATIONS[0].read_text())
+    db.execute("pragma user_version = 1")
+    db.execute(
+        "insert into heads (key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"
+        " values ('acme/one', 'acme', 'order', 'order@1', 'default', 'open', 'sha', 1, 0, 0)"
+    )
+    db.execute("insert into wakes (key, queue, definition, due, token) values ('acme/one', 'default', 'order@1', 0, 1)")
+    db.execute("insert into events values ('acme/one', 1, 1, '{}', 0, 0, null)")
+    db.commit()
+    db.close()
+
+    async def body(store: SqliteStore) -> None:
+        assert await store.start([begin(lane="a", sha="sha")], GRACE) == ["same"]
+        assert await (await take(store)).end() == "ok"
+
+    using(path, body)
 
 
 def test_a_file_system_without_shared_memory_is_refused(path: str) -> None:
