@@ -54,6 +54,7 @@ class Asked(Struct, eq=False):
     attempts: int = 0
     due: int = 0  # of the next attempt
     started: bool = False
+    apart: bool = False  # an execution of its own runs it
     progress: Raw | None = None
     settled: int = 0  # version of the row that settled it
     result: Raw = ev.NULL

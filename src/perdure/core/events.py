@@ -50,6 +50,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     input: Raw
     by: str = ""
     parent: str = ""
+    parent_queue: str = ""  # where its outcome is waited for
     forked: str = ""  # key and version of the run this one was forked from
     seed: str = ""  # of its random values, where that is not its own key
 
@@ -121,7 +122,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):
-    """An action that another worker may run."""
+    """An action that an execution of its own runs, perhaps on another worker."""
 
     ref: int
     name: str

@@ -28,8 +28,18 @@ _BUILTIN = {
 }
 
 
+class Recorded(Exception):
+    """A failure on its way from one log to another, unchanged."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 def describe(error: BaseException, attempts: int = 1) -> Error:
     """What the log keeps of an exception."""
+    if isinstance(error, Recorded):
+        return error.error
     if isinstance(error, ActionFailed | ChildFailed | ExecutionFailed) and error.type:
         kind, message = error.type, str(error)
     else:

@@ -54,7 +54,19 @@ class ChildLetter(Struct, frozen=True, omit_defaults=True, tag="child", tag_fiel
     error: Error | None = None
 
 
-Letter: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | ChildLetter
+class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_field="is"):
+    """The outcome of an action that ran apart."""
+
+    ref: int
+    name: str
+    args: Raw
+    result: Raw = NULL
+    error: Error | None = None
+    attempts: int = 1
+    began: int = 0
+
+
+Letter: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | ChildLetter | ActionLetter
 
 _decode = msgspec.json.Decoder(Letter).decode
 _encode = msgspec.json.Encoder().encode

@@ -47,6 +47,8 @@ class Replay(Asking):
         self.paused: ev.Paused | None = None
         self.stuck: ev.Stuck | None = None
         self.outcome: Outcome | None = None
+        self.input = ev.NULL
+        self.tries = 0  # of the action that settled last
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
 
@@ -110,7 +112,7 @@ class Replay(Asking):
         self.loop.evict()
 
     def _begin(self, input: Raw) -> None:
-        self._input = self.version
+        self._input, self.input = self.version, input
         try:
             main = self.definition.begin(self, input)
         except InvalidValue as error:
@@ -188,6 +190,8 @@ class Replay(Asking):
                 raise self._differs(event, "the code does not ask for it")
             return  # cancelled or settled before: its late result changes nothing
         asked.settled, asked.result = self._input, event.result
+        if type(event) is ev.ActionSettled:
+            self.tries = event.attempts
         if event.error is not None:
             failure = asked.spec.failure(event.error)
             if isinstance(failure, ChildFailed) and isinstance(event, ev.ChildSettled):
@@ -222,7 +226,7 @@ class Replay(Asking):
             case ev.ActionProgressed():
                 asked.progress = event.details
             case ev.ActionScheduled():
-                pass
+                asked.apart = True
 
     def _check_output(
         self, event: ev.TimerStarted | ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted | ev.Marked

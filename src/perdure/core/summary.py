@@ -66,7 +66,14 @@ def waits(replay: Replay) -> dict[str, Any]:
         ]
     if replay.actions:
         found["actions"] = [
-            {"name": asked.spec.name, "ref": ref, "attempts": asked.attempts, "due": asked.due, "since": asked.at}
+            {
+                "name": asked.spec.name,
+                "ref": ref,
+                "attempts": asked.attempts,
+                "due": asked.due,
+                "since": asked.at,
+                "apart": f"{id_of(replay.key)}.{ref}" if asked.apart else "",
+            }
             for ref, asked in list(replay.actions.items())[:_SHOWN]
         ]
     if replay.paused is not None:

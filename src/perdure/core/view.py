@@ -209,7 +209,9 @@ def _text(event: ev.Event, at: int) -> str:
         case ev.ActionAttempted():
             wait = show(max(0, event.due - at))
             return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; again in {wait}"
-        case ev.ActionScheduled() | ev.ActionStarted() | ev.ActionCancelled():
+        case ev.ActionScheduled():
+            return f"{event.name} on queue {event.queue}"
+        case ev.ActionStarted() | ev.ActionCancelled():
             return event.name
         case ev.ActionProgressed():
             return short(event.details, 100)
@@ -310,6 +312,8 @@ def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
         known = state.actions.get(action["ref"])
         error = known.error if known is not None else None
         text = _retrying(action["name"], action["attempts"], action["due"] or None, error)
+        if apart := action.get("apart"):
+            text = f"{action['name']} runs apart, as execution {apart}"
         reasons.append(
             Reason("action", text, moment(action["since"]), moment(action["due"]) if action["due"] else None)
         )

@@ -40,6 +40,7 @@ class Options(Struct, frozen=True):
     heartbeat: int | None = None  # longest silence
     at_most_once: bool = False
     raises: tuple[type[BaseException], ...] = ()
+    queue: str = ""  # other than that of the workflow
 
 
 class Action(Generic[P, R]):
@@ -66,6 +67,8 @@ class Action(Generic[P, R]):
         self.signature = Signature(fn)
         self.how = options
         self.compensation: Action[..., Any] | None = None
+        # The key of one call and the execution that made it, where the action runs apart from that execution.
+        self.call_key = self.caller = ""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()
@@ -185,6 +188,7 @@ class ActionDecorator:
         deadline: Duration | None = ...,
         heartbeat: Duration | None = ...,
         at_most_once: bool = ...,
+        queue: str = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -200,17 +204,19 @@ class ActionDecorator:
         deadline: Duration | None = None,
         heartbeat: Duration | None = None,
         at_most_once: bool = False,
+        queue: str = "",
     ) -> Any:
         """Make an action of a function.
 
         `retries` counts the tries after the first, or is a `Retry`; `fatal` errors are never retried; errors of the
         classes in `raises` reach the workflow as themselves. `timeout` limits one attempt, `deadline` all of them,
-        `heartbeat` the time between two calls of `action.heartbeat()`.
+        `heartbeat` the time between two calls of `action.heartbeat()`. With a `queue` it runs on the workers of that
+        queue, as an execution of its own; without one it runs where its workflow does, while there is room.
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
             raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
-        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, raises)
+        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, raises, queue)
 
         def decorate(function: Callable[..., Any]) -> Action[..., Any]:
             made: Action[..., Any] = Action(function, how, name, version, description)

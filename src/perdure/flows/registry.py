@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.records import ACTION
 from perdure.errors import NotRegistered, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,18 @@ class Registry:
         return self._workflows[name, max(versions) if version is None else version]
 
     def find(self, definition: str) -> Workflow[..., Any] | None:
+        """The workflow of this name and version, or what stands for an action that runs apart."""
+        if definition.startswith(ACTION):
+            return self._apart(definition)
         name, _, version = definition.rpartition("@")
         return self._workflows.get((name, int(version))) if version.isdecimal() else None
+
+    def _apart(self, definition: str) -> Workflow[..., Any] | None:
+        from perdure.flows.apart import Apart
+
+        name, _, version = definition.removeprefix(ACTION).rpartition("@")
+        known = [action for action in self._actions.get(name, ()) if str(action.version) == version]
+        return Apart(known[-1]) if known else None
 
     def action(self, name: str) -> Action[..., Any]:
         known = self._actions.get(name, [])
@@ -65,6 +76,11 @@ class Registry:
 
     def definitions(self) -> list[str]:
         return [f"{name}@{version}" for name, version in self._workflows]
+
+    def served(self) -> list[str]:
+        """All that a worker with this registry can run: workflows, and actions that run apart."""
+        actions = [f"{ACTION}{one.name}@{one.version}" for known in self._actions.values() for one in known]
+        return [*self.definitions(), *dict.fromkeys(actions)]
 
     def workflows(self) -> Iterator[Workflow[..., Any]]:
         return iter(list(self._workflows.values()))

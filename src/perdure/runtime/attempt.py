@@ -29,6 +29,11 @@ from perdure.flows.current import Client, attempt
 from perdure.runtime.clock import Clock
 
 
+def key_of_call(whose: str, ref: int, action: str) -> str:
+    """What makes two attempts the same call, to whoever can tell."""
+    return f"{whose}/{ref}/{action}"
+
+
 class Attempts:
     """Starts the attempts of one worker, and what they share: slots, threads, the clock."""
 
@@ -131,7 +136,7 @@ class Running:
 
     @property
     def execution(self) -> str:
-        return id_of(self.whose)
+        return id_of(self.action.caller or self.whose)
 
     @property
     def tenant(self) -> str:
@@ -139,7 +144,7 @@ class Running:
 
     @property
     def key(self) -> str:
-        return f"{self.whose}/{self.asked.ref}/{self.action.name}"
+        return self.action.call_key or key_of_call(self.whose, self.asked.ref, self.action.name)
 
     @property
     def number(self) -> int:

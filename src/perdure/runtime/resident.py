@@ -19,11 +19,12 @@ from msgspec import Raw
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.commands import Asked
-from perdure.core.records import Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
+from perdure.core.records import ACTION, Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.errors import LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
+from perdure.flows.apart import Apart, args_of, order
 from perdure.flows.workflow import Workflow
-from perdure.runtime.attempt import Attempts, Running
+from perdure.runtime.attempt import Attempts, Running, key_of_call
 from perdure.runtime.settings import Settings
 
 _encode = msgspec.json.encode
@@ -75,6 +76,7 @@ class Resident:
         self._fired: int | None = None
         self._children: list[Start] = []
         self._mail: list[Mail] = []
+        self._sent: dict[str, str] = {}  # the queues of those to whom mail goes
         self._settle: Park | End | None = None
         self._progress: dict[int, Raw] = {}
         self._progress_at: dict[int, int] = {}
@@ -85,8 +87,10 @@ class Resident:
         self._loaded = False
         self._published: bytes | None = None  # the state that the log shows
         self._offspring: set[int] = set()  # children that the log shows as open
+        self._apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
+        self._parent_queue = ""
         for row in held.rows:
-            if row.type in _NOTED:
+            if row.type in _NOTED or (row.message_id or "").startswith(_OUTCOME):
                 with suppress(Undecodable):  # loading will say so
                     self._note(ev.read(row))
         self.deliver(held.mail)
@@ -141,6 +145,14 @@ class Resident:
         if not waiting:
             self.house.ring_at(self, max(self.house.now(), self._progress_at.get(ref, 0) + 1_000_000))
 
+    def queue_of(self, key: str) -> str:
+        """Where a letter of ours is expected; a wrong guess costs a detour."""
+        if key == self.parent:
+            return self._parent_queue or self.workflow.queue
+        ref = key.removeprefix(f"{self.key}.")
+        child = self.replay.children.get(int(ref)) if self.replay is not None and ref.isdecimal() else None
+        return child.spec.queue if child is not None else self._sent.get(key, self.workflow.queue)
+
     # Towards a commit.
 
     def prepare(self, now: int) -> Commit | None:
@@ -180,6 +192,7 @@ class Resident:
             self.history.extend(self.rows)
         self.rows, self._done, self._children, self._mail, self._fired = [], [], [], [], None
         self._shown = None
+        self._sent.clear()
 
     def relive(self, now: int) -> None:
         """Throw the replay away and make it again from the log: what differs then would differ after a crash."""
@@ -227,7 +240,7 @@ class Resident:
         for ref in fresh:
             self.later.pop(ref, None)
             asked = replay.actions.get(ref)
-            if asked is None or ref in self.running or ref in self._settling:
+            if asked is None or asked.apart or ref in self.running or ref in self._settling:
                 continue
             if asked.due > now:
                 self.later[ref] = asked.due
@@ -295,8 +308,12 @@ class Resident:
         match event:
             case ev.Paused():
                 self._shown = "paused"
+                if self._apart:
+                    self._tell_apart("pause", mail.PauseLetter(reason=event.reason, by=event.by))
             case ev.Resumed() | ev.Redriven():
                 self._shown = "open"
+                if self._apart and isinstance(event, ev.Resumed):
+                    self._tell_apart("resume", mail.ResumeLetter(reason=event.reason, by=event.by))
             case _:
                 pass
         if type(event) in _NOTED_TYPES:
@@ -316,6 +333,12 @@ class Resident:
                 self._offspring.add(event.ref)
             case ev.ChildSettled():
                 self._offspring.discard(event.ref)
+            case ev.ActionScheduled():
+                self._apart[event.ref] = event.queue
+            case ev.ActionSettled() | ev.ActionCancelled():
+                self._apart.pop(event.ref, None)
+            case ev.Started():
+                self._parent_queue = event.parent_queue
             case _:
                 pass
 
@@ -324,12 +347,15 @@ class Resident:
         replay = self.replay
         assert replay is not None
         for output in replay.take():
+            if isinstance(output, ev.ActionCancelled) and output.ref in self._apart:
+                self._recall([output.ref])
             self._write(output, now)
             if isinstance(output, ev.ChildStarted):
                 self._children.append(self._child(output))
         self._cancel_children(replay.child_stops)
         replay.child_stops.clear()
         if isinstance(replay.outcome, ev.Restarted):
+            self._recall(sorted(self._apart))
             self._write(replay.outcome, now)
             replay.feed(replay.outcome, self.version, self.at)
             self._take(now)
@@ -339,6 +365,48 @@ class Resident:
             key = key_of(tenant_of(self.key), f"{id_of(self.key)}.{ref}")
             letter = mail.CancelLetter("its parent no longer waits for it", self.key)
             self._mail.append(Mail(key, "/cancel:parent", mail.seal(letter)))
+
+    # Actions that run apart: executions of their own, children in all but name.
+
+    def _send_apart(self, asked: Asked, queue: str, now: int) -> None:
+        """Order the action: whoever serves the queue runs it, and its outcome comes back as mail."""
+        action = asked.spec
+        self._append(ev.ActionScheduled(asked.ref, action.name, asked.args, queue), now)
+        input = order(action, asked.args, key_of_call(self.key, asked.ref, action.name), self.key)
+        first = ev.Started(
+            ACTION + action.name, action.version, input, parent=self.key, parent_queue=self.workflow.queue
+        )
+        self._children.append(summary.begin(self._apart_key(asked.ref), first, queue, self.at, asked.ref))
+
+    def _apart_key(self, ref: int) -> str:
+        return f"{self.key}.{ref}"
+
+    def _recall(self, refs: Iterable[int]) -> None:
+        """Nobody waits for these any more."""
+        for ref in refs:
+            letter = mail.CancelLetter("its workflow no longer wants it", self.key, now=True)
+            self._mail.append(Mail(self._apart_key(ref), "/cancel:parent", mail.seal(letter)))
+            self._sent[self._apart_key(ref)] = self._apart[ref]
+            self._apart.pop(ref, None)
+
+    def _tell_apart(self, what: str, letter: mail.Letter) -> None:
+        """Pause and resume reach also what runs apart."""
+        for ref in sorted(self._apart):
+            self._mail.append(Mail(self._apart_key(ref), f"/{what}:{self.version}", mail.seal(letter)))
+            self._sent[self._apart_key(ref)] = self._apart[ref]
+
+    def _outcome_letter(self, replay: Replay) -> Mail:
+        """What the execution that waits for this one is told of its end."""
+        assert self.parent is not None
+        ref = self.parent_ref or 0
+        status, _, error = summary.ended(replay.outcome)
+        result = summary.result_of(replay.outcome)
+        if not isinstance(self.workflow, Apart):
+            letter = mail.ChildLetter(ref, id_of(self.key), status, result, error)
+            return Mail(self.parent, f"/child:{ref}", mail.seal(letter))
+        name, args = self.workflow.action.name, args_of(replay.input)
+        done = mail.ActionLetter(ref, name, args, result, error, max(replay.tries, 1), replay.began)
+        return Mail(self.parent, f"{_OUTCOME}{ref}", mail.seal(done))
 
     def _fold(self, letter: Mail, now: int) -> None:
         """Turn one letter into the events it stands for. Letters that no longer mean anything are only taken out."""
@@ -355,6 +423,13 @@ class Resident:
                 self._append(ev.EventReceived(wish.name, wish.payload, letter.id, wish.by, wish.source), now, letter.id)
             case mail.ChildLetter():
                 self._append(ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status), now, letter.id)
+            case mail.ActionLetter():
+                self._apart.pop(wish.ref, None)
+                if replay is None or wish.ref in replay.actions:
+                    event = ev.ActionSettled(
+                        wish.ref, wish.name, wish.args, wish.result, wish.error, wish.attempts, wish.began
+                    )
+                    self._append(event, now, letter.id)
             case mail.PauseLetter():
                 if not paused and self.stuck is None and not self._ending():
                     self._append(ev.Paused(wish.until, wish.reason, wish.by), now, letter.id)
@@ -380,6 +455,7 @@ class Resident:
         self._append(ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once), now, message_id)
         if self.replay is None:
             self._cancel_children(sorted(self._offspring))
+            self._recall(sorted(self._apart))
             self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
             self.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=self.version - 1)
 
@@ -426,7 +502,13 @@ class Resident:
             return
         for ref in replay.fresh:  # not a copy: to settle one as unknown may ask for the next
             asked = replay.actions.get(ref)
-            if asked is None or not asked.spec.how.at_most_once or ref in self.running or self.replay is not replay:
+            if asked is None or asked.apart or ref in self.running or self.replay is not replay:
+                continue
+            how = asked.spec.how
+            if how.queue and how.queue not in self.house.settings.queue_names:
+                self._send_apart(asked, how.queue, now)
+                continue
+            if not how.at_most_once:
                 continue
             if not asked.started:
                 self._announced.add(ref)
@@ -467,7 +549,11 @@ class Resident:
             if due is not None:
                 self._alarm_at(due, now)
             return None
-        if status == "open" and self.house.draining and any(asked.due <= now for asked in replay.actions.values()):
+        if (
+            status == "open"
+            and self.house.draining
+            and any(asked.due <= now and not asked.apart for asked in replay.actions.values())
+        ):
             due = now  # for the next worker
         for timer in replay.unlogged_timers():
             self._write(timer, now)
@@ -482,18 +568,17 @@ class Resident:
         """Actions that will start as soon as this commit is done."""
         if replay.paused is not None or self.house.draining:
             return False
-        if any(ref in replay.actions and replay.actions[ref].due <= now for ref in replay.fresh):
-            return True
+        for ref in replay.fresh:
+            if (asked := replay.actions.get(ref)) is not None and asked.due <= now and not asked.apart:
+                return True
         return any(due <= now for due in self.later.values())
 
     def _end(self, replay: Replay) -> End:
-        status, result, error = summary.ended(replay.outcome)
-        id = f"/child:{self.parent_ref}"
-        if self.parent is not None and not any(letter.id == id for letter in self._mail):
-            letter = mail.ChildLetter(
-                self.parent_ref or 0, id_of(self.key), status, summary.result_of(replay.outcome), error
-            )
-            self._mail.append(Mail(self.parent, id, mail.seal(letter)))
+        status, result, _ = summary.ended(replay.outcome)
+        if self._apart:
+            self._recall(sorted(self._apart))
+        if self.parent is not None and not any(letter.key == self.parent for letter in self._mail):
+            self._mail.append(self._outcome_letter(replay))
         return End(status, result, self._published, replay.base)
 
     def _child(self, started: ev.ChildStarted) -> Start:
@@ -503,11 +588,16 @@ class Resident:
         if asked is not None:
             queue = asked.spec.queue
             self.house.use(asked.spec)
-        first = ev.Started(started.workflow, started.version, started.input, parent=self.key)
+        first = ev.Started(
+            started.workflow, started.version, started.input, parent=self.key, parent_queue=self.workflow.queue
+        )
         return summary.begin(key_of(tenant_of(self.key), started.id), first, queue, self.at, started.ref)
 
 
-_NOTED_TYPES = frozenset({ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled})
+_OUTCOME = "/action:"  # how the id of the outcome of an action that ran apart begins
+_NOTED_TYPES = frozenset(
+    {ev.Started, ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled, ev.ActionScheduled, ev.ActionCancelled}
+)
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
 

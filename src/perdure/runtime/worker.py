@@ -73,6 +73,7 @@ class Worker:
         self._next_look: int = 0
         self._next_round: int = 0  # to all mailboxes, when full
         self._tasks: list[asyncio.Task[None]] = []
+        self._queues = frozenset(settings.queue_names)
         self._lease = int(settings.lease * 1e6)
         self._grace = int(settings.grace * 1e6)
 
@@ -247,8 +248,8 @@ class Worker:
 
     def _move_in(self, held: Held, sent: float, resident: Resident | None) -> None:
         workflow = self._registry.find(held.definition)
-        if workflow is None:
-            asyncio.get_running_loop().create_task(self._store.release([(held.key, held.token)]))
+        if workflow is None or held.queue not in self._queues:
+            self._turn_away(held, resident)
             return
         now = self._clock.now()
         if resident is not None and (not held.rows or held.rows[0].version == resident.version + 1):
@@ -268,6 +269,20 @@ class Worker:
         self.residents[held.key] = resident
         self._occupied.set()
         self.ring(resident)
+
+    def _turn_away(self, held: Held, resident: Resident | None) -> None:
+        """The hint went astray: this is for the workers of another queue, or for those with other code."""
+        if resident is not None:
+            resident.drop()
+        task = self._loop.create_task(self._send_on(held), name="perdure-send-on")
+        self._holds.add(task)
+        task.add_done_callback(self._holds.discard)
+
+    async def _send_on(self, held: Held) -> None:
+        with contextlib.suppress(StoreError):  # then its lease ends by itself
+            await self._store.release([(held.key, held.token)])
+            if held.queue not in self._queues:
+                await self._stream.publish([Hint(held.key, held.queue)])
 
     # What the committer calls.
 
@@ -291,7 +306,7 @@ class Worker:
             for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
                 if outcome == "ok":
                     hints += [Hint(start.key, start.queue) for start in commit.children]
-                    hints += [Hint(letter.key) for letter in commit.mail]
+                    hints += [Hint(letter.key, resident.queue_of(letter.key)) for letter in commit.mail]
                     if isinstance(commit.settle, End):
                         hints.append(Hint(resident.key, ended=True))
                         self._ended(resident.key, commit.settle)
@@ -329,15 +344,9 @@ class Worker:
             if not hint.ended and hint.key in self.residents:
                 self._mailed.add(hint.key)
                 self._mailbell.set()
-            elif not hint.ended and not hint.queue:
-                rest.append(Hint(hint.key, self._queue_of(hint.key)))
             else:
                 rest.append(hint)
         return rest
-
-    def _queue_of(self, key: str) -> str:
-        cached = self._cache.get(key)
-        return cached.workflow.queue if cached is not None else self.settings.queue_names[0]
 
     def _written(self, resident: Resident, now: int) -> None:
         resident.committed()
@@ -409,7 +418,7 @@ class Worker:
     async def _relay(self) -> None:
         quiet_since = asyncio.get_running_loop().time()
         while True:
-            queues, definitions = self.settings.queue_names, self._registry.definitions()
+            queues, definitions = self.settings.queue_names, self._registry.served()
             now = await self._clock.sync()
             full = self._free() <= 0
             if full and now >= self._next_round:  # hints for what is held may have got lost; nothing else can be taken

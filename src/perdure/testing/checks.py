@@ -51,7 +51,8 @@ def _check_wakes(head: Head, now: int) -> None:
         assert late < FORGOTTEN, f"I17, {head.key}: due since {late / 1e6:.0f} s, and nobody takes it"
     elif head.status == "open":
         waits = msgspec.json.decode(head.waits or b"{}")
-        outside = waits.get("events") or waits.get("children")
+        apart = any(action.get("apart") for action in waits.get("actions", ()))
+        outside = waits.get("events") or waits.get("children") or apart
         assert outside, f"I17, {head.key}: open, held by nobody, not due, and it waits for nothing: {waits}"
 
 

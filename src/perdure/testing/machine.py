@@ -7,6 +7,7 @@ waiting for thirty days costs nothing and a wait for ever can be seen as one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -77,8 +78,16 @@ class Client(_App):
 class Machine:
     """A process with a worker."""
 
-    def __init__(self, world: World, name: str, faults: Faults | None, points: CrashPoints | None) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        faults: Faults | None,
+        points: CrashPoints | None,
+        queues: Sequence[str] | None = None,
+    ) -> None:
         self.name = name
+        self._queues = queues
         self.process = Process(name)
         self.app = _App(world, self.process, faults, points, self._saw)
         self.stream = self.app.gated_stream
@@ -128,7 +137,7 @@ class Machine:
     async def _work(self) -> None:
         while not self._over.is_set():
             try:
-                async with self.app.working():
+                async with self.app.working(self._queues):
                     await self._over.wait()
             except StoreError:  # as a service does that cannot reach its store: begin again
                 await asyncio.sleep(0.5)

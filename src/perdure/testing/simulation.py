@@ -140,8 +140,8 @@ class SimulatedWorld(World):
         if cancelled and asked.spec.name in NEVER_AFTER_CANCEL:
             self.fail(f"I21, {key}: {asked.spec.name} is started although the execution is cancelled")
 
-    def add_worker(self, points: CrashPoints | None = None) -> Machine:
-        machine = super().add_worker(points)
+    def add_worker(self, points: CrashPoints | None = None, *, queues: Sequence[str] | None = None) -> Machine:
+        machine = super().add_worker(points, queues=queues)
         machine.process.on_kill.append(lambda: self._simulation.died(machine.name, points))
         return machine
 

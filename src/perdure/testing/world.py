@@ -194,10 +194,10 @@ class World:
         """The workers that live."""
         return [machine for machine in self.machines if machine.lives]
 
-    def add_worker(self, points: CrashPoints | None = None) -> Machine:
-        """Start one more worker."""
+    def add_worker(self, points: CrashPoints | None = None, *, queues: Sequence[str] | None = None) -> Machine:
+        """Start one more worker, for these queues or for all."""
         name = f"worker-{len(self.machines) + 1}"
-        machine = Machine(self, name, self._faults(name), points)
+        machine = Machine(self, name, self._faults(name), points, queues)
         self.machines.append(machine)
         return machine
 
@@ -271,7 +271,8 @@ class World:
         """All that are known: a test should not wait for a queue that it forgot to serve."""
         if "queues" in self._options:
             return self.settings.queue_names
-        return list(dict.fromkeys(["default", *(workflow.queue for workflow in registry.workflows())]))
+        named = (*(workflow.queue for workflow in registry.workflows()), *(one.how.queue for one in registry.actions()))
+        return list(dict.fromkeys(["default", *filter(None, named)]))
 
     def end(self, key: str) -> asyncio.Future[End | None]:
         """Done when the execution has ended or is stuck."""
@@ -294,7 +295,7 @@ class World:
 
     def launched(self, key: str, fence: int, asked: Asked) -> None:
         """A worker begins an attempt."""
-        name = f"{key}/{asked.ref}/{asked.spec.name}"
+        name = asked.spec.call_key or f"{key}/{asked.ref}/{asked.spec.name}"
         self.attempts[name] += 1
         if self.attempts[name] > 1 and asked.spec.how.at_most_once:
             self.fail(f"I20, {name}: an at_most_once action is run a second time")
@@ -328,7 +329,7 @@ class World:
     def _something_can_happen(self) -> bool:
         if any(machine.is_busy() for machine in self.workers):
             return True
-        return at_once(self.store.next_due(self.queues(), registry.definitions())) is not None
+        return at_once(self.store.next_due(self.queues(), registry.served())) is not None
 
     def _call_off(self, error: AssertionError, cause: BaseException | None = None) -> None:
         self._loop.unwatch(self._before_jump)
