@@ -17,6 +17,8 @@ from perdure.errors import (
     Forbidden,
     InvalidValue,
     LimitReached,
+    LockLost,
+    LockTaken,
     Nondeterminism,
     PerdureError,
     StoreError,
@@ -25,6 +27,7 @@ from perdure.flows.action import Action, action
 from perdure.flows.event import Received, event
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.locks import Lock
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
 
@@ -43,6 +46,9 @@ __all__ = [
     "Forbidden",
     "InvalidValue",
     "LimitReached",
+    "Lock",
+    "LockLost",
+    "LockTaken",
     "Nondeterminism",
     "Page",
     "Perdure",

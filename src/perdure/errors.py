@@ -20,6 +20,9 @@
     ├── Nondeterminism            the code asks for other commands than the log records
     ├── NeverWakes                the workflow waits for something that no event can bring
     ├── Undecodable               the log holds something that this code cannot read
+    ├── LockError                 something about a lock
+    │   ├── LockTaken             others kept it for as long as one would wait
+    │   └── LockLost              the lease ran out, or the lock was held for too long
     └── StoreError                the store could not do it
         ├── StoreUnavailable      try again: busy, unreachable
         ├── StoreFull             no space left
@@ -135,6 +138,18 @@ class NeverWakes(PerdureError):
 
 class Undecodable(PerdureError):
     """The log holds something that this code cannot read."""
+
+
+class LockError(PerdureError):
+    """Something about a lock."""
+
+
+class LockTaken(LockError):
+    """Others kept the lock for as long as one would wait."""
+
+
+class LockLost(LockError):
+    """The lock is no longer ours: its lease ran out, or it was held for longer than its limit."""
 
 
 class StoreError(PerdureError):

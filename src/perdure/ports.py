@@ -101,6 +101,26 @@ class Store(Protocol):
     async def find(self, query: Query) -> list[Head]: ...
 
 
+class Locks(Protocol):
+    """Leases by name. The token tells one acquisition from another; the fence rises with each."""
+
+    async def take(self, name: str, token: str, lease: int) -> int | None:
+        """The fence, or None while another token's lease runs."""
+        ...
+
+    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
+        """Begin the lease anew, if it is still this token's."""
+        ...
+
+    async def drop(self, name: str, token: str, fence: int) -> bool:
+        """Give it back, if it is still this token's."""
+        ...
+
+    async def look(self, name: str) -> tuple[str, int, int] | None:
+        """Token, fence and end of the lease, if one runs."""
+        ...
+
+
 class Stream(Protocol):
     """Carries hints. It may lose, double and reorder them; the store's due times make up for it."""
 

@@ -17,7 +17,8 @@ ShownStatus: TypeAlias = Literal["running", "waiting", "paused", "stuck", "compl
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
-#: The workflow of an action that runs apart from the execution that asked for it is named `action:NAME`.
+#: A workflow's name has no colon, except for the engine's own: an action that runs apart from the execution that asked
+#: for it is an execution of `action:NAME`, a lock one of `lock:`.
 ACTION = "action:"
 
 
@@ -104,6 +105,7 @@ class Held(Struct, frozen=True):
     mail: Sequence[Mail]
     parent: str | None = None
     parent_ref: int | None = None
+    lane: bool = False  # others may wait for its end
 
 
 class Busy(Struct, frozen=True, gc=False):
@@ -205,6 +207,7 @@ class Head(Struct, frozen=True):
     lapses: int = 0
     mail: int = 0
     lane: str | None = None  # while it is open
+    token: int = 0  # of its latest hold, while it is open
 
     @property
     def shown(self) -> ShownStatus:
@@ -216,15 +219,15 @@ class Head(Struct, frozen=True):
 class Query(Struct, frozen=True):
     """What `find` looks for, newest first. `fields` are equalities on published state.
 
-    No tenant means all of them: for the engine's own loops, never for an answer to somebody. An action that runs apart
-    from its workflow is an execution, too; without `actions` those are left out.
+    No tenant means all of them: for the engine's own loops, never for an answer to somebody. Executions of the
+    engine's own, such as actions that run apart, are left out unless they are `inner`.
     """
 
     tenant: str | None
     status: ShownStatus | None = None
     workflow: str | None = None
     parent: str | None = None
-    actions: bool = True
+    inner: bool = True
     after: int | None = None  # started at or after
     before: int | None = None  # started before
     fields: dict[str, str | int | float | bool | None] = {}

@@ -238,7 +238,7 @@ def _text(event: ev.Event, at: int) -> str:
 class Reason(Struct, frozen=True):
     """One thing that an execution waits for."""
 
-    kind: str  # event, timer, child, action, worker, person, pause, nothing
+    kind: str  # event, timer, child, action, lane, worker, person, pause, nothing
     text: str
     since: datetime | None = None
     until: datetime | None = None
@@ -281,6 +281,9 @@ def why(head: Head, state: State, now: int) -> Why:
                 f" {head.queue!r} and has {head.definition}"
             )
             reasons.append(Reason("worker", text, moment(head.due)))
+        elif not reasons and state.version <= 1 and head.lane is not None and head.due is None:
+            text = f"it waits for its turn: another execution of lane {head.lane} has not ended"
+            reasons.append(Reason("lane", text, moment(head.started_at)))
         elif not reasons and state.version <= 1:
             reasons.append(Reason("worker", f"no worker has begun it yet; it needs one with {head.definition}"))
     if head.mail and head.status not in ENDED:

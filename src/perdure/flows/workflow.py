@@ -24,7 +24,7 @@ from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.commands import RestartWith
 from perdure.core.events import Error
 from perdure.core.failures import child_failed
-from perdure.core.records import ACTION, id_of, tenant_of
+from perdure.core.records import id_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import ExecutionError, UsageError
@@ -58,8 +58,8 @@ class Workflow(Generic[P, R]):
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name = name or fn.__name__
-        if self.name.startswith(ACTION):
-            raise UsageError(f"{self.name}: names that begin with {ACTION!r} are those of actions")
+        if ":" in self.name:
+            raise UsageError(f"{self.name}: the name of a workflow has no colon; those are the engine's own")
         self.version = version
         self.queue = queue
         self.description = description or inspect.getdoc(fn) or ""

@@ -24,6 +24,7 @@ from msgspec import Raw, structs
 
 from perdure.core import copies, events as ev, letters as mail, patches, summary
 from perdure.core.codec import digest, encode
+from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
 from perdure.errors import (
     EventConflict,
@@ -41,6 +42,7 @@ from perdure.ports import Store, Stream
 from perdure.runtime import urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
+from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.worker import Worker
@@ -49,6 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
+_LOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Executions whose workflow an application keeps in mind.
 _REMEMBERED = 10_000
@@ -173,17 +176,21 @@ class Perdure:
         workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
         *args: *Ts,
         id: str | None = None,
+        lane: str | None = None,
         tenant: str | None = None,
         by: str = "",
     ) -> Run[R]:
-        """Start an execution. Idempotent by id: the same workflow and input give the same run."""
+        """Start an execution. Idempotent by id: the same workflow and input give the same run.
+
+        Executions of one `lane` run one at a time, in the order of their starts.
+        """
         if not isinstance(workflow, Workflow):
             raise UsageError("start() takes a workflow: decorate the function with @workflow")
         definition: Workflow[..., R] = workflow
         input = Raw(definition.signature.encode(args, {}))
         definition.signature.decode(input)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        created = await self._start(definition, input, key, by)
+        created = await self._start(definition, input, key, by, lane)
         return Run(self, key, definition.signature.returns, created and self.worker is not None)
 
     async def start_by_name(
@@ -193,6 +200,7 @@ class Perdure:
         *,
         version: int | None = None,
         id: str | None = None,
+        lane: str | None = None,
         tenant: str | None = None,
         by: str = "",
     ) -> Run[Any]:
@@ -201,19 +209,23 @@ class Perdure:
         raw = Raw(encode(input))
         definition.signature.decode(raw)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        await self._start(definition, raw, key, by)
+        await self._start(definition, raw, key, by, lane)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
         definition = registry.workflow(workflow, version)
         await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
 
-    async def _start(self, definition: Workflow[..., Any], input: Raw, key: str, by: str) -> bool:
+    async def _start(
+        self, definition: Workflow[..., Any], input: Raw, key: str, by: str, lane: str | None = None
+    ) -> bool:
         await self.open()
         registry.use(definition)
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
         start = summary.begin(key, first, definition.queue, self.clock.now())
+        if lane is not None:
+            start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
         created = await self._begin(start)
         if created:
             self._remember(key, start.definition)
@@ -341,7 +353,7 @@ class Perdure:
             status=status,
             workflow=workflow,
             parent=None if parent is None else key_of(home, parent),
-            actions=parent is not None or workflow is not None,
+            inner=parent is not None or workflow is not None,
             after=None if after is None else int(after.timestamp() * 1e6),
             before=None if before is None else int(before.timestamp() * 1e6),
             fields={**fields, **(published or {})},
@@ -353,6 +365,30 @@ class Perdure:
             return Page(heads)
         last = heads[limit - 1]
         return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
+
+    # Locks.
+
+    def lock(
+        self,
+        name: str,
+        *,
+        lease: Duration = 30.0,
+        wait: Duration = 0.0,
+        most: Duration | None = None,
+        tenant: str | None = None,
+    ) -> Lock:
+        """A lock of this name, for `async with`: `async with app.lock("printer-3", wait="10s") as lock: …`.
+
+        It is taken within `wait` or raises LockTaken; renewed while the block runs, but for no longer than `most`; if
+        it is lost the block is cancelled and LockLost raised. `lock.fence` rises with every acquisition.
+        """
+        home = self._tenant(tenant)
+        checked = _checked(_LOCK, name, "name of a lock")
+        limit = None if most is None else seconds(most)
+        news = News(home, self.stream, self.news)
+        return Lock(
+            StoreLocks(self.store, home), checked, self.me, seconds(lease), seconds(wait), limit, news, self.open
+        )
 
     # Copies of logs.
 

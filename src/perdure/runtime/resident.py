@@ -57,6 +57,7 @@ class Resident:
         self.token = held.token
         self.workflow = workflow
         self.parent, self.parent_ref = held.parent, held.parent_ref
+        self.lane = held.lane
         self.replay: Replay | None = None
         self.history: list[Row] = list(held.rows)
         self.version = held.rows[-1].version

@@ -352,6 +352,8 @@ class Worker:
         resident.committed()
         if resident.ended is not None:
             self.evict(resident)
+            if resident.lane:
+                self._look_at(now)  # the next of its lane is due
         elif (park := resident.parked) is not None:
             self._leave(resident)
             self._keep(resident)

@@ -15,7 +15,6 @@ from msgspec import Struct
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
-    ACTION,
     ENDED,
     Backlog,
     Busy,
@@ -229,6 +228,7 @@ class MemoryStore:
             mail=self._unread(it),
             parent=it.start.parent,
             parent_ref=it.start.parent_ref,
+            lane=it.lane is not None,
         )
 
     def _barrier(self, it: _Execution, wake: _Wake, me: str, now: int) -> None:
@@ -410,7 +410,7 @@ class MemoryStore:
         waiting: dict[str, list[int]] = {}
         for it in self._executions.values():
             due = it.earliest()
-            if due is not None and due <= now:
+            if due is not None and due <= now and it.start.queue:
                 waiting.setdefault(it.start.queue, []).append(due)
         return [Backlog(queue, len(dues), min(dues)) for queue, dues in sorted(waiting.items())]
 
@@ -446,6 +446,7 @@ class MemoryStore:
             lapses=wake.lapses if wake else 0,
             mail=len(it.mailbox),
             lane=it.start.lane if wake else None,
+            token=wake.token if wake else 0,
         )
 
     async def find(self, query: Query) -> list[Head]:
@@ -462,7 +463,7 @@ def _place(head: Head) -> tuple[int, str]:
 def _fits(head: Head, query: Query) -> bool:
     return (
         (query.status is None or head.shown == query.status)
-        and (query.actions or not head.workflow.startswith(ACTION))
+        and (query.inner or ":" not in head.workflow)
         and (query.workflow is None or head.workflow == query.workflow)
         and (query.parent is None or head.parent == query.parent)
         and (query.after is None or head.started_at >= query.after)

@@ -24,7 +24,6 @@ from msgspec.structs import astuple
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
-    ACTION,
     ENDED,
     Backlog,
     Busy,
@@ -373,7 +372,7 @@ class _Transaction:
             key,
         )
         rows, mail = _rows(self._db, key, after), _unread(self._db, key)
-        return Held(key, token, definition, queue, lapses, status, rows, mail, parent, parent_ref)
+        return Held(key, token, definition, queue, lapses, status, rows, mail, parent, parent_ref, lane is not None)
 
     def _barrier(self, key: str, me: str, token: int, lapses: int) -> int:
         """Occupy the next version of a former holder, who may still be writing; answers the lapses that count."""
@@ -635,7 +634,7 @@ def _next_due(db: sqlite3.Connection, queues: Sequence[str], definitions: Sequen
 #: Counted up to a limit: what is needed is whether there is much to do, not how much exactly.
 _BACKLOG = """
 select queue, count(*), min(due) from (
-  select queue, due from wakes where due <= :now
+  select queue, due from wakes where due <= :now and queue <> ''
   union all
   select m.queue, m.due from messages m where m.due <= :now
   limit 10000
@@ -645,7 +644,8 @@ _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(version) from events e where e.key = h.key), h.sha, h.parent, h.parent_ref, h.state, h.waits, h.result,
   h.started_at, h.changed_at, iif(w.due > :now, w.holder, null), w.due, coalesce(w.lapses, 0),
-  (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2)
+  (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
+  coalesce(w.token, 0)
 from heads h left join wakes w on w.key = h.key
 where """
 
@@ -667,8 +667,8 @@ def _condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     if query.cursor is not None:
         parts.append("(h.started_at, h.key) < (:cursor_at, :cursor_key)")
         values["cursor_at"], values["cursor_key"] = query.cursor
-    if not query.actions:
-        parts.append(f"h.workflow not glob '{ACTION}*'")
+    if not query.inner:
+        parts.append("instr(h.workflow, ':') = 0")
     for name, value, part in (
         ("workflow", query.workflow, "h.workflow = :workflow"),
         ("parent", query.parent, "h.parent = :parent"),

@@ -49,7 +49,7 @@ def _check_wakes(head: Head, now: int) -> None:
     if head.due is not None:
         late = now - head.due
         assert late < FORGOTTEN, f"I17, {head.key}: due since {late / 1e6:.0f} s, and nobody takes it"
-    elif head.status == "open":
+    elif head.status == "open" and head.lane is None:  # in a lane it may wait for its turn
         waits = msgspec.json.decode(head.waits or b"{}")
         apart = any(action.get("apart") for action in waits.get("actions", ()))
         outside = waits.get("events") or waits.get("children") or apart

@@ -956,6 +956,7 @@ class _Waking(_StoreTests):
     async def test_the_backlog_counts_what_is_due_per_queue(self, store: Store) -> None:
         now = await store.now()
         await store.start([begin(ONE), begin(TWO, queue="slow"), begin(THREE, queue="slow")], GRACE)
+        await store.start([begin("acme/lock/a", queue="")], GRACE)  # on no queue: nobody is to take it
         assert await store.backlog() == []
         self.advance(3)
         due = now + GRACE
@@ -1212,9 +1213,9 @@ class _Reading(_StoreTests):
         assert await self.found(store, workflow="refund") == [TWO]
 
     @scenario
-    async def test_a_search_may_leave_out_actions(self, store: Store) -> None:
+    async def test_a_search_may_leave_out_what_is_the_engines_own(self, store: Store) -> None:
         await store.start([begin(ONE), begin(TWO, workflow="action:charge")], GRACE)
-        assert await self.found(store, actions=False) == [ONE]
+        assert await self.found(store, inner=False) == [ONE]
         assert await self.found(store, workflow="action:charge") == [TWO]
 
     @scenario
@@ -1286,6 +1287,7 @@ class _Lanes(_StoreTests):
         await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
         first, second = await store.hold([ONE, TWO], "w1", LEASE)
         assert isinstance(first, Held)
+        assert first.lane
         assert second == Queued(TWO)
 
     @scenario
@@ -1329,6 +1331,13 @@ class _Lanes(_StoreTests):
         await store.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
         await (await take(store)).park()
         assert await store.hold([TWO], "w1", LEASE) == [Queued(TWO)]
+
+    @scenario
+    async def test_the_head_names_the_token_of_a_hold(self, store: Store) -> None:
+        hand = await begun(store)
+        assert (await head_of(store)).token == hand.token
+        await hand.end()
+        assert (await head_of(store)).token == 0
 
     @scenario
     async def test_the_head_names_the_lane_of_an_open_execution(self, store: Store) -> None:

@@ -161,10 +161,14 @@ class World:
     # What a test does.
 
     async def start(
-        self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        *args: *Ts,
+        id: str | None = None,
+        lane: str | None = None,
     ) -> Run[R]:
         """Start an execution, as `app.start` does."""
-        return await self.app.start(workflow, *args, id=id)
+        return await self.app.start(workflow, *args, id=id, lane=lane)
 
     async def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
         """Start an execution and wait for its result."""

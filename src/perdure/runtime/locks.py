@@ -1,0 +1,249 @@
+"""`app.lock(name)`: a lock for actions, held by a lease that is renewed while it is used.
+
+    async with app.lock("printer-3", wait="10s") as lock:
+        await printer.print(page, fence=lock.fence)
+
+Rules kept here: a lock is a lease, so a holder that was stopped for longer than its lease may believe that it still has
+it; what keeps such a holder from doing harm is the fence, a number that rises with every acquisition, compared by the
+resource itself. Each acquisition has a token of its own: nobody releases or extends what another one holds.
+
+In the store a lock is an execution without code: to hold it is the acquisition, its token the fence. So every store has
+locks, with the same guarantees as everything else, and no table of their own. The row of a name stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from perdure.core import events as ev
+from perdure.core.durations import Duration, seconds, show
+from perdure.core.records import Busy, Held, Hint, Start, key_of
+from perdure.core.view import moment
+from perdure.errors import LockLost, LockTaken, StoreError, UsageError
+from perdure.ports import Locks, Store, Stream
+
+log = logging.getLogger("perdure.locks")
+#: The longest time between two looks of somebody who waits: the news of a release may get lost.
+_LOOK = 1.0
+
+
+class LockState(Struct, frozen=True):
+    """Who holds a lock, under which fence, and until when if nothing renews it."""
+
+    name: str
+    holder: str
+    fence: int
+    until: datetime
+
+
+class Lock:
+    """One acquisition, to be used with `async with`; see the module."""
+
+    def __init__(
+        self,
+        locks: Locks,
+        name: str,
+        me: str,
+        lease: float,
+        wait: float,
+        most: float | None = None,
+        news: News | None = None,
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.token = f"{me}/{uuid.uuid4().hex[:12]}"
+        self._locks = locks
+        self._lease = lease
+        self._wait = wait
+        self._most = most
+        self._news = news
+        self._ready = ready
+        self._fence = 0
+        self._until = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+        self._owner: asyncio.Task[object] | None = None
+        self._lost = ""
+
+    @property
+    def fence(self) -> int:
+        """Rises with every acquisition; give it to a resource that refuses an older one."""
+        if not self._fence:
+            raise UsageError(f"lock {self.name!r} is not held")
+        return self._fence
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease still runs, as far as this process knows."""
+        return bool(self._fence) and not self._lost and asyncio.get_running_loop().time() < self._until
+
+    async def acquire(self, wait: Duration | None = None) -> int:
+        """Take it, waiting at most so long; gives the fence. Raises LockTaken when others keep it."""
+        if self._fence:
+            raise UsageError(f"lock {self.name!r} is held already: a lock is not reentrant")
+        if self._ready is not None:
+            await self._ready()
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + (self._wait if wait is None else seconds(wait))
+        while True:
+            changed = await self._news.of(self.name) if self._news is not None else None
+            try:
+                sent = loop.time()
+                fence = await self._locks.take(self.name, self.token, int(self._lease * 1e6))
+                if fence is not None:
+                    self._fence, self._until, self._lost = fence, sent + self._lease, ""
+                    self._renewal = asyncio.create_task(self._renew(sent), name=f"perdure-lock-{self.name}")
+                    return fence
+                if (left := limit - loop.time()) <= 0:
+                    raise LockTaken(f"lock {self.name!r} is held by {await self._by()}; waited {show(self._waited())}")
+                await _pause(changed, min(left, _LOOK, self._lease / 2))
+            finally:
+                if changed is not None:
+                    changed.cancel()
+
+    async def extend(self, lease: Duration | None = None) -> bool:
+        """Begin the lease anew; False when it is no longer ours."""
+        sent = asyncio.get_running_loop().time()
+        length = self._lease if lease is None else seconds(lease)
+        kept = bool(self._fence) and await self._locks.extend(self.name, self.token, self._fence, int(length * 1e6))
+        if kept:
+            self._until = sent + length
+        return kept
+
+    async def release(self) -> bool:
+        """Give it back; False when it was no longer ours."""
+        fence, self._fence = self._fence, 0
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+        if not fence:
+            return False
+        given = await self._locks.drop(self.name, self.token, fence)
+        if given and self._news is not None:
+            await self._news.tell(self.name)
+        return given
+
+    async def look(self) -> LockState | None:
+        """Who holds it now."""
+        found = await self._locks.look(self.name)
+        return None if found is None else LockState(self.name, found[0], found[1], moment(found[2]))
+
+    async def __aenter__(self) -> Lock:
+        self._owner = asyncio.current_task()
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        owner = self._owner
+        self._owner = None
+        with suppress(StoreError):  # then the lease ends by itself
+            await self.release()
+        if self._lost and (error is None or isinstance(error, asyncio.CancelledError)):
+            if error is not None and owner is not None and owner.uncancel() > 0:
+                return  # somebody else wants it cancelled, too
+            raise LockLost(self._lost) from error
+
+    async def _renew(self, since: float) -> None:
+        """Extend while it is used, but not for ever: who hangs does not keep it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            if self._most is not None and loop.time() - since > self._most:
+                return self._lose(f"lock {self.name!r} was held for longer than {self._most:g} s, its limit")
+            try:
+                if not await self.extend():
+                    return self._lose(f"lock {self.name!r} was lost: its lease ran out and another took it")
+            except StoreError as error:
+                log.warning("lock %r could not be renewed: %s", self.name, error)
+                if loop.time() > self._until:
+                    return self._lose(f"lock {self.name!r} was lost: it could not be renewed in time ({error})")
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        log.warning("%s", why)
+        if self._owner is not None:
+            self._owner.cancel()
+
+    def _waited(self) -> int:
+        return int(self._wait * 1e6)
+
+    async def _by(self) -> str:
+        found = await self._locks.look(self.name)
+        return "nobody any more" if found is None else f"{found[0]} (fence {found[1]})"
+
+
+class News:
+    """Releases, as those who wait hear of them; what is lost is found by looking."""
+
+    def __init__(self, tenant: str, stream: Stream, hear: Callable[[str], asyncio.Future[Any]]) -> None:
+        self._tenant = tenant
+        self._stream = stream
+        self._hear = hear
+
+    async def of(self, name: str) -> asyncio.Future[Any]:
+        key = key_of_lock(self._tenant, name)
+        await self._stream.listen(key)
+        return self._hear(key)
+
+    async def tell(self, name: str) -> None:
+        await self._stream.publish([Hint(key_of_lock(self._tenant, name), ended=True)])
+
+
+class StoreLocks:
+    """Locks in any store."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def take(self, name: str, token: str, lease: int) -> int | None:
+        key = key_of_lock(self._tenant, name)
+        [answer] = await self._store.hold([key], token, lease)
+        if not isinstance(answer, Held | Busy):
+            await self._store.start([_lock(key)], 0)
+            [answer] = await self._store.hold([key], token, lease)
+        return answer.token if isinstance(answer, Held) else None
+
+    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
+        key = key_of_lock(self._tenant, name)
+        return key in await self._store.renew([(key, fence)], lease)
+
+    async def drop(self, name: str, token: str, fence: int) -> bool:
+        key = key_of_lock(self._tenant, name)
+        if key not in await self._store.renew([(key, fence)], 1_000_000):
+            return False
+        await self._store.release([(key, fence)])
+        return True
+
+    async def look(self, name: str) -> tuple[str, int, int] | None:
+        head = await self._store.head(key_of_lock(self._tenant, name))
+        if head is None or head.holder is None or head.due is None:
+            return None
+        return head.holder, head.token, head.due
+
+
+def key_of_lock(tenant: str, name: str) -> str:
+    return key_of(tenant, f"lock/{name}")  # no execution's id has a slash
+
+
+def _lock(key: str) -> Start:
+    """An execution that no worker ever claims: it is on no queue, and nobody has its definition."""
+    first = ev.Started("lock:", 1, Raw(b"[]"))
+    return Start(key, "lock:", "lock:@1", "", "lock", (ev.row(first, 1, 0),))
+
+
+async def _pause(changed: asyncio.Future[Any] | None, longest: float) -> None:
+    if changed is None:
+        await asyncio.sleep(longest)
+    else:
+        await asyncio.wait([changed], timeout=longest)

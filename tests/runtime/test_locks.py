@@ -1,0 +1,163 @@
+"""Locks: leases by name, with a fence; here on stores without a server, elsewhere on those with one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from perdure import LockLost, LockTaken, Perdure, action, workflow
+from perdure.runtime.locks import StoreLocks
+from perdure.testing import World
+
+
+def test_locks_on_sqlite_exclude_each_other_across_applications(tmp_path: Path) -> None:
+    async def body() -> None:
+        here, there = (Perdure(f"sqlite:///{tmp_path}/locks.db") for _ in range(2))
+        async with here, there:
+            async with here.lock("printer") as lock:
+                with pytest.raises(LockTaken, match=r"lock 'printer' is held by .* \(fence"):
+                    await there.lock("printer").acquire()
+                first = lock.fence
+            async with there.lock("printer") as lock:
+                assert lock.fence > first
+
+    asyncio.run(body())
+
+
+def test_who_waits_gets_it_as_soon_as_it_is_released(tmp_path: Path) -> None:
+    async def body() -> None:
+        here, there = (Perdure(f"sqlite:///{tmp_path}/locks.db") for _ in range(2))
+        async with here, there:
+            mine = here.lock("printer", lease="1h")
+            await mine.acquire()
+            waiting = asyncio.create_task(there.lock("printer", wait="1m").acquire())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert await mine.release()
+            assert await asyncio.wait_for(waiting, 0.9) > 0
+
+    asyncio.run(body())
+
+
+async def test_a_lock_is_renewed_while_its_block_runs(world: World) -> None:
+    async with world.app.lock("a", lease="10s"):
+        await world.advance("1h")
+        with pytest.raises(LockTaken):
+            await world.app.lock("a").acquire()
+    assert await world.app.lock("a").acquire()
+
+
+async def test_a_lock_whose_holder_is_gone_is_free_when_its_lease_is_over(world: World) -> None:
+    gone = StoreLocks(world.store, "default")
+    fence = await gone.take("a", "gone", 10_000_000)
+    assert fence is not None
+    assert await world.app.lock("a", wait="1m").acquire() > fence
+
+
+async def test_only_the_own_acquisition_is_extended_and_released(world: World) -> None:
+    locks = StoreLocks(world.store, "default")
+    old = await locks.take("a", "one", 1_000_000)
+    assert old is not None
+    await world.advance("2s")
+    new = await locks.take("a", "two", 1_000_000)
+    assert new is not None
+    assert new > old
+    assert not await locks.extend("a", "one", old, 1_000_000)
+    assert not await locks.drop("a", "one", old)
+    assert await locks.drop("a", "two", new)
+    assert not await locks.drop("a", "two", new)
+
+
+async def test_extending_lengthens_the_lease(world: World) -> None:
+    lock = world.app.lock("a", lease="10s")
+    await lock.acquire()
+    assert await lock.extend("1h")
+    state = await lock.look()
+    assert state is not None
+    assert (state.until - world.now()).total_seconds() == 3600
+    assert state.fence == lock.fence
+
+
+async def test_a_hung_holder_is_not_renewed_for_ever(world: World) -> None:
+    with pytest.raises(LockLost, match="longer than 60 s"):
+        async with world.app.lock("a", lease="10s", most="60s"):
+            await asyncio.sleep(3600)
+    assert await world.app.lock("a").acquire()
+
+
+async def test_losing_it_cancels_the_block_and_raises(world: World) -> None:
+    reached = False
+    with pytest.raises(LockLost, match="another took it"):
+        async with world.app.lock("a", lease="9s") as lock:
+            thief = StoreLocks(world.store, "default")
+            assert await thief.drop("a", lock.token, lock.fence)
+            assert await thief.take("a", "thief", 1_000_000_000)
+            await asyncio.sleep(3600)
+            reached = True
+    assert not reached
+
+
+async def test_locks_are_a_tenants_own(world: World) -> None:
+    async with world.app.lock("a"), world.app.lock("a", tenant="other"):
+        pass
+
+
+async def test_locks_are_not_listed_as_executions(world: World) -> None:
+    async with world.app.lock("a"):
+        assert (await world.app.find()).heads == []
+
+
+class Account:
+    """A resource that others write to; with a fence it refuses what comes too late."""
+
+    def __init__(self, fenced: bool) -> None:
+        self.fenced = fenced
+        self.newest = 0
+        self.written: list[str] = []
+
+    def write(self, what: str, fence: int) -> None:
+        if self.fenced and fence < self.newest:
+            raise PermissionError(f"fence {fence} is older than {self.newest}")
+        self.newest = max(self.newest, fence)
+        self.written.append(what)
+
+
+@pytest.mark.parametrize(("fenced", "written"), [(False, ["second", "first"]), (True, ["second"])])
+async def test_a_holder_that_was_stopped_does_harm_unless_the_resource_compares_fences(
+    world: World, fenced: bool, written: list[str]
+) -> None:
+    account = Account(fenced)
+    stopped = StoreLocks(world.store, "default")  # no renewal: as a process that is stopped
+    old = await stopped.take("account", "first", 10_000_000)
+    assert old is not None
+    await world.advance("11s")
+    async with world.app.lock("account") as lock:
+        account.write("second", lock.fence)
+    try:
+        account.write("first", old)  # it wakes up and believes that it still has the lock
+    except PermissionError:
+        assert fenced
+    assert account.written == written
+
+
+async def test_an_action_takes_a_lock(world: World) -> None:
+    most = now = 0
+
+    @action
+    async def alone(n: int) -> int:
+        nonlocal most, now
+        async with world.app.lock("shared", wait="1h"):
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(5)
+            now -= 1
+        return n
+
+    @workflow
+    async def many() -> int:
+        return sum(await asyncio.gather(*(alone(n) for n in range(4))))
+
+    assert await world.run(many) == 6
+    assert most == 1
