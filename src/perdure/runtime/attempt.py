@@ -290,11 +290,10 @@ class Running:
         error = CircuitOpen(f"the circuit of {name} is open: it has failed too often, and is left alone for a while")
         failure = describe(error, asked.attempts, "external")
         delay = breaker.delay(until, now, asked.put_off, self.key)
-        if (
-            breaker.fail_fast
-            or self.action.how.retry.too_late(now + delay - asked.at)
-            or self._past_deadline(now + delay)
-        ):
+        # The start of an at_most_once action is in the log already, so it cannot wait for another.
+        at_once = breaker.fail_fast or self.action.how.at_most_once
+        late = self.action.how.retry.too_late(now + delay - asked.at) or self._past_deadline(now + delay)
+        if at_once or late:
             return ev.ActionSettled(asked.ref, name, asked.args, ev.NULL, failure, asked.attempts, now)
         times = asked.put_off + 1
         return ev.ActionAttempted(
