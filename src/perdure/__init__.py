@@ -3,10 +3,14 @@
 from perdure import Perdure, action, workflow
 """
 
+from perdure.core.breaker import Breaker
 from perdure.core.retry import Retry
 from perdure.errors import (
+    ActionError,
     ActionFailed,
     ChildFailed,
+    CircuitOpen,
+    Contention,
     EventConflict,
     ExecutionCancelled,
     ExecutionEnded,
@@ -14,6 +18,7 @@ from perdure.errors import (
     ExecutionFailed,
     ExecutionNotFound,
     ExecutionStuck,
+    External,
     Forbidden,
     InvalidValue,
     LimitReached,
@@ -21,7 +26,9 @@ from perdure.errors import (
     LockTaken,
     Nondeterminism,
     PerdureError,
+    Permanent,
     StoreError,
+    Transient,
 )
 from perdure.flows.action import Action, action
 from perdure.flows.event import Received, event
@@ -34,8 +41,12 @@ from perdure.runtime.settings import Settings
 __version__ = "0.1.0"
 __all__ = [
     "Action",
+    "ActionError",
     "ActionFailed",
+    "Breaker",
     "ChildFailed",
+    "CircuitOpen",
+    "Contention",
     "EventConflict",
     "ExecutionCancelled",
     "ExecutionEnded",
@@ -43,6 +54,7 @@ __all__ = [
     "ExecutionFailed",
     "ExecutionNotFound",
     "ExecutionStuck",
+    "External",
     "Forbidden",
     "InvalidValue",
     "LimitReached",
@@ -53,11 +65,13 @@ __all__ = [
     "Page",
     "Perdure",
     "PerdureError",
+    "Permanent",
     "Received",
     "Retry",
     "Run",
     "Settings",
     "StoreError",
+    "Transient",
     "Workflow",
     "action",
     "event",

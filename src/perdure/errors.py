@@ -15,6 +15,12 @@
     │   ├── ExecutionFailed       what result() raises for a failed run
     │   ├── ExecutionCancelled    what result() raises for a cancelled run
     │   └── ExecutionStuck        what result() raises for a run that needs a person
+    ├── ActionError               what an action raises to say which kind of failure it is
+    │   ├── Transient             worth another try, as the retry policy says
+    │   ├── Permanent             no other try can help
+    │   ├── Contention            somebody else has it: soon again
+    │   └── External              a service of others is ill
+    │       └── CircuitOpen       the circuit breaker of the action let no attempt through
     ├── ActionFailed              what awaiting an action raises in a workflow
     ├── ChildFailed               what awaiting a child workflow raises
     ├── Nondeterminism            the code asks for other commands than the log records
@@ -107,15 +113,63 @@ class ExecutionStuck(ExecutionError):
     """The execution needs a person; the message says why, `retry` redrives it."""
 
 
-class ActionFailed(PerdureError):
-    """An action failed for good. `type` is the name of the original error."""
+class ActionError(PerdureError):
+    """What an action raises to say which kind of failure it is; derive your own from one of the four below."""
 
-    def __init__(self, message: str, action: str = "", type: str = "", details: Any = None, attempts: int = 1) -> None:
+    #: Anything that JSON can hold; it is kept in the log.
+    details: Any = None
+
+    def __init__(self, message: str = "", details: Any = None) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Transient(ActionError):
+    """It may go better next time: tried again as the retry policy says."""
+
+
+class Permanent(ActionError):
+    """No other try can help: never tried again."""
+
+
+class Contention(ActionError):
+    """Somebody else has what is needed: tried again soon, and the first hundred times do not use up attempts."""
+
+
+class External(ActionError):
+    """A service of others is ill. `retry_after` is how many seconds it asked to be left alone."""
+
+    retry_after: float | None = None
+
+    def __init__(self, message: str = "", details: Any = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message, details)
+        self.retry_after = retry_after
+
+
+class CircuitOpen(External):
+    """The circuit breaker of an action let no attempt through."""
+
+
+class ActionFailed(PerdureError):
+    """An action failed for good. `type` is the name of the original error, `kind` says which kind of failure it is."""
+
+    kind: str = ""
+
+    def __init__(
+        self,
+        message: str,
+        action: str = "",
+        type: str = "",
+        details: Any = None,
+        attempts: int = 1,
+        kind: str = "",
+    ) -> None:
         super().__init__(message)
         self.action = action
         self.type = type
         self.details = details
         self.attempts = attempts
+        self.kind = kind
 
 
 class ChildFailed(PerdureError):

@@ -83,7 +83,10 @@ class Store(Protocol):
 
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         """Rows that are due, for hinting. A lapsed hold is freed and counted; a row is due again `grace` later,
-        doubling with every unanswered hint up to 32 times."""
+        doubling with every unanswered hint up to 32 times.
+
+        Tenants are served in turn: of the earliest rows, four times as many as asked for, one of each at a time.
+        """
         ...
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
@@ -143,7 +146,7 @@ class Stream(Protocol):
         """From now on the news of this execution's end will be received."""
 
     async def publish(self, hints: Sequence[Hint]) -> None:
-        """Never raises for a lost hint."""
+        """Never raises for a lost hint. Hints with `news` go to everybody who serves any queue."""
 
     async def receive(self, limit: int) -> Sequence[Hint]:
         """Wait for at least one hint, take at most `limit`."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 
+import msgspec
 import pytest
 
-from perdure import ActionFailed
+from perdure import ActionFailed, Contention, External, Permanent, Transient
 from perdure.core.events import Error
-from perdure.core.failures import action_failed, describe
+from perdure.core.failures import Classes, action_failed, checked, describe, kind_of
+from perdure.errors import ActionError, InvalidValue, LimitReached, UsageError
 
 
 class Declined(Exception):
@@ -61,3 +63,72 @@ def test_causes_notes_and_groups_are_kept() -> None:
     assert "test_failures.py" in error.where
     group = describe(ExceptionGroup("several", [OSError("a"), ValueError("b")]))
     assert "OSError: a; ValueError: b" in group.message
+
+
+class Busy(Contention): ...
+
+
+class Sold(Busy): ...
+
+
+class Marked(Exception):
+    fatal = True
+
+
+@pytest.mark.parametrize(
+    ("error", "classes", "kind"),
+    [
+        (Transient("x"), {}, "transient"),
+        (Permanent("x"), {}, "permanent"),
+        (Contention("x"), {}, "contention"),
+        (External("x"), {}, "external"),
+        (ActionError("x"), {}, "transient"),
+        (OSError("x"), {}, "transient"),
+        (Sold("x"), {}, "contention"),
+        (Sold("x"), {Busy: Permanent}, "permanent"),
+        (Busy("x"), {Sold: Permanent}, "contention"),
+        (Busy("x"), {Exception: Permanent}, "contention"),
+        (KeyError("x"), {LookupError: External, Exception: Permanent}, "external"),
+        (KeyError("x"), {Exception: Permanent, KeyError: Busy, LookupError: External}, "contention"),
+        (InvalidValue("x"), {InvalidValue: External}, "permanent"),
+        (LimitReached("x"), {}, "permanent"),
+        (Marked("x"), {}, "permanent"),
+    ],
+)
+def test_the_most_specific_class_says_which_kind_of_failure_it_is(
+    error: Exception, classes: Classes, kind: str
+) -> None:
+    assert kind_of(error, classes) == kind
+
+
+def test_the_text_of_an_error_says_nothing_about_its_kind() -> None:
+    assert kind_of(RuntimeError("permanent: contention, not found, 503"), {}) == "transient"
+
+
+def test_a_fatal_class_is_permanent_whatever_else_is_said() -> None:
+    assert kind_of(KeyError("x"), {KeyError: External}, (LookupError,)) == "permanent"
+
+
+@pytest.mark.parametrize("wrong", [{KeyError: ValueError}, {KeyError: ActionError}, {int: Permanent}, {"x": Permanent}])
+def test_a_mapping_that_cannot_be_one_is_refused(wrong: Classes) -> None:
+    with pytest.raises(UsageError):
+        checked(wrong)
+
+
+def test_the_kind_stays_with_the_failure() -> None:
+    failure = action_failed(describe(Busy("x"), 2, "contention"), "act", [Busy])
+    assert (failure.kind, action_failed(describe(OSError("x"), 1, "external"), "act").kind) == (
+        "contention",
+        "external",
+    )
+    assert describe(failure).kind == "contention"
+
+
+def test_errors_of_the_family_come_back_as_themselves() -> None:
+    failure = action_failed(describe(External("ill", {"code": 503}, retry_after=3), 1, "external"), "act")
+    assert isinstance(failure, External)
+    assert (str(failure), failure.details, failure.retry_after) == ("ill", {"code": 503}, None)
+
+
+def test_an_error_of_an_older_release_has_no_kind() -> None:
+    assert msgspec.json.decode(b'{"type":"OSError","message":"x"}', type=Error).kind == ""

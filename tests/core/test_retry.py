@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from perdure.core.durations import micros
-from perdure.core.retry import Retry, policy
-from perdure.errors import UsageError
+from perdure.core.durations import LONGEST, micros
+from perdure.core.retry import FREE, Again, Retry, left_alone, policy
+from perdure.errors import External, UsageError
 
 
 @given(
@@ -32,7 +32,7 @@ def test_delays_stay_within_their_bounds(
 def test_there_are_exactly_as_many_attempts_as_said(attempts: int) -> None:
     retry = Retry(attempts=attempts)
     tries = 1
-    while retry.again(tries, OSError(), 0, "k") is not None:
+    while retry.again(tries, "transient", 0, "k") is not None:
         tries += 1
     assert tries == attempts
 
@@ -42,15 +42,65 @@ def test_retries_count_the_tries_after_the_first() -> None:
     assert policy(5).attempts == 6
 
 
-def test_fatal_errors_end_it_also_beside_a_policy() -> None:
-    assert policy(Retry(attempts=9), fatal=(ValueError,)).again(1, ValueError(), 0, "k") is None
-    assert policy(Retry(attempts=9, fatal=(KeyError,)), fatal=(ValueError,)).again(1, KeyError(), 0, "k") is None
+def test_fatal_errors_are_added_to_those_of_a_policy() -> None:
+    assert policy(Retry(attempts=9, fatal=(KeyError,)), fatal=(ValueError,)).fatal == (KeyError, ValueError)
+
+
+def test_a_permanent_failure_is_never_tried_again() -> None:
+    assert Retry(attempts=0).again(1, "permanent", 0, "k") is None
+
+
+def test_contention_is_tried_again_soon_and_without_using_up_attempts() -> None:
+    once = Retry(attempts=1)
+    free = 0
+    for attempt in range(1, FREE + 1):
+        again = once.again(attempt, "contention", 0, "k", free)
+        assert again is not None
+        assert again.delay <= min(100_000 * 2**free, 5_000_000)
+        free = again.free
+    assert free == FREE
+
+
+def test_contention_counts_after_a_hundred_times() -> None:
+    assert Retry(attempts=1).again(FREE + 1, "contention", 0, "k", FREE) is None
+    counted = Retry(attempts=2, first="7s", jitter=0).again(FREE + 1, "contention", 0, "k", FREE)
+    assert counted == Again(7_000_000, FREE)
+
+
+def test_contention_spreads_over_the_whole_span() -> None:
+    delays = sorted(again.delay for n in range(200) if (again := Retry().again(1, "contention", 0, f"key {n}")))
+    assert delays[0] < 10_000
+    assert 90_000 < delays[-1] <= 100_000
+
+
+def test_free_tries_do_not_lengthen_the_pause_of_those_that_count() -> None:
+    retry = Retry(attempts=9, first="1s", jitter=0)
+    assert retry.again(8, "transient", 0, "k", free=7) == Again(1_000_000, 7)
+
+
+def test_an_ill_service_is_left_alone_for_as_long_as_it_asks() -> None:
+    retry = Retry(attempts=9, first="1s", jitter=0)
+    assert retry.again(1, "external", 0, "k", least=micros("2m")) == Again(micros("2m"))
+    assert retry.again(1, "external", 0, "k", least=1) == Again(micros("1s"))
+
+
+@pytest.mark.parametrize("wish", [None, "soon", -1, float("nan"), True, [3]])
+def test_a_wish_to_be_left_alone_that_makes_no_sense_is_ignored(wish: object) -> None:
+    error = OSError()
+    error.retry_after = wish  # type: ignore[attr-defined]
+    assert left_alone(error) == 0
+
+
+@pytest.mark.parametrize(("wish", "micros"), [(2, 2_000_000), (0.5, 500_000), (float("inf"), LONGEST)])
+def test_a_wish_to_be_left_alone_is_in_seconds_and_bounded(wish: float, micros: int) -> None:
+    assert left_alone(External("ill", retry_after=wish)) == micros
 
 
 def test_no_attempt_begins_after_the_elapsed_limit() -> None:
     retry = Retry(attempts=0, first="1s", jitter=0, elapsed="10s")
-    assert retry.again(1, OSError(), micros("8s"), "k") is not None
-    assert retry.again(1, OSError(), micros("9.5s"), "k") is None
+    assert retry.again(1, "transient", micros("8s"), "k") is not None
+    assert retry.again(1, "transient", micros("9.5s"), "k") is None
+    assert retry.again(1, "contention", micros("10s"), "k") is None
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": -1}, {"factor": 0.5}, {"jitter": 2}])

@@ -155,7 +155,8 @@ async def test_an_attempt_has_a_timeout(world: World) -> None:
     run = await world.start(wait_for_it)
     assert await run.result() == "done"
     tried = next(entry for entry in await run.log() if entry.type == "ActionAttempted")
-    assert tried.data["error"] == {"type": "TimeoutError", "message": "hang took longer than 30ms"}
+    message = "hang took longer than 30ms"
+    assert tried.data["error"] == {"type": "TimeoutError", "message": message, "kind": "transient"}
 
 
 async def test_all_attempts_together_have_a_deadline(world: World) -> None:

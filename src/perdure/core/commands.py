@@ -53,6 +53,8 @@ class Asked(Struct, eq=False):
     future: asyncio.Future[Any]
     attempts: int = 0
     due: int = 0  # of the next attempt
+    free: int = 0  # of the attempts, those that the retry policy does not count
+    put_off: int = 0  # how often in a row an open circuit put it off
     started: bool = False
     apart: bool = False  # an execution of its own runs it
     progress: Raw | None = None

@@ -33,6 +33,7 @@ class Error(Struct, frozen=True, omit_defaults=True):
     details: Raw = NULL
     attempts: int = 1
     cause: Error | None = None
+    kind: str = ""  # of an action's failure: transient, permanent, contention, external
 
 
 class Received(Struct, frozen=True, omit_defaults=True):
@@ -147,7 +148,7 @@ class ActionProgressed(Struct, frozen=True, omit_defaults=True):
 
 
 class ActionAttempted(Struct, frozen=True, omit_defaults=True):
-    """A try that failed and will be repeated at `due`."""
+    """A try that failed and will be repeated at `due`; or none, put off because the circuit of the action is open."""
 
     ref: int
     name: str
@@ -156,6 +157,8 @@ class ActionAttempted(Struct, frozen=True, omit_defaults=True):
     error: Error
     due: int
     began: int = 0
+    free: int = 0  # of the tries so far, those that the retry policy does not count
+    put_off: int = 0  # how often in a row it was put off
 
 
 class ActionSettled(Struct, frozen=True, omit_defaults=True):

@@ -1,23 +1,46 @@
 """Failures as data: an exception becomes an Error in the log and an exception again in the code that waits for it.
 
-An error comes back as ActionFailed that is *also* an instance of its original class when that class is a built-in one
-or was declared (`raises=`), so `except CardDeclined:` works. Nothing is imported because a log names it.
+An error comes back as ActionFailed that is *also* an instance of its original class when that class is a built-in one,
+one of the ActionErrors, or was declared (`raises=`), so `except CardDeclined:` works. Nothing is imported because a log
+names it. Which kind of failure an exception is follows from its type alone, never from its text.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from perdure.core.codec import encode
 from perdure.core.events import NULL, Error
-from perdure.errors import ActionFailed, ChildFailed, ExecutionFailed, InvalidValue
+from perdure.errors import (
+    ActionError,
+    ActionFailed,
+    ChildFailed,
+    CircuitOpen,
+    Contention,
+    ExecutionFailed,
+    External,
+    InvalidValue,
+    LimitReached,
+    Permanent,
+    Transient,
+    UsageError,
+)
+
+Kind: TypeAlias = Literal["transient", "permanent", "contention", "external"]
+_KINDS: dict[type[BaseException], Kind] = {
+    Transient: "transient",
+    Permanent: "permanent",
+    Contention: "contention",
+    External: "external",
+}
+Classes: TypeAlias = Mapping[type[BaseException], type[ActionError]]
 
 #: These would be misread as the end of a coroutine, or cannot be made from a message.
 _NEVER = (StopIteration, StopAsyncIteration, BaseExceptionGroup, MemoryError)
@@ -25,7 +48,7 @@ _BUILTIN = {
     name: kind
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER)
-}
+} | {kind.__name__: kind for kind in (Transient, Permanent, Contention, External, CircuitOpen)}
 
 
 class Recorded(Exception):
@@ -36,26 +59,64 @@ class Recorded(Exception):
         self.error = error
 
 
-def describe(error: BaseException, attempts: int = 1) -> Error:
+def kind_of(error: BaseException, classes: Classes, fatal: tuple[type[BaseException], ...] = ()) -> Kind:
+    """Which kind of failure an exception is; the most specific class that says something decides.
+
+    >>> kind_of(KeyError("x"), {LookupError: Permanent, Exception: External})
+    'permanent'
+    >>> kind_of(OSError("x"), {})
+    'transient'
+    """
+    if isinstance(error, (*fatal, InvalidValue, LimitReached)) or getattr(error, "fatal", False) is True:
+        return "permanent"
+    for kind in type(error).__mro__:
+        if (listed := classes.get(kind)) is not None:
+            return kind_of_class(listed)
+        if kind in _KINDS:
+            return _KINDS[kind]
+    return "transient"
+
+
+def kind_of_class(kind: type[ActionError]) -> Kind:
+    """The kind that an ActionError stands for."""
+    found = next((_KINDS[one] for one in getattr(kind, "__mro__", ()) if one in _KINDS), None)
+    if found is None:
+        raise UsageError(
+            f"{kind!r} is no kind of failure: give Transient, Permanent, Contention, External or a subclass"
+        )
+    return found
+
+
+def checked(classes: Classes) -> Classes:
+    """A mapping from classes of errors to kinds, refused if it cannot be one."""
+    for error, kind in classes.items():
+        if not (isinstance(error, type) and issubclass(error, BaseException)):
+            raise UsageError(f"errors= maps classes of exceptions, and {error!r} is none")
+        kind_of_class(kind)
+    return dict(classes)
+
+
+def describe(error: BaseException, attempts: int = 1, kind: Kind | Literal[""] = "") -> Error:
     """What the log keeps of an exception."""
     if isinstance(error, Recorded):
         return error.error
     if isinstance(error, ActionFailed | ChildFailed | ExecutionFailed) and error.type:
-        kind, message = error.type, str(error)
+        name, message = error.type, str(error)
     else:
-        kind, message = type(error).__name__, str(error) or type(error).__name__
+        name, message = type(error).__name__, str(error) or type(error).__name__
     if isinstance(error, BaseExceptionGroup):
         message += ": " + "; ".join(f"{type(inner).__name__}: {inner}" for inner in error.exceptions[:10])
     for note in getattr(error, "__notes__", ()):
         message += f" ({note})"
     cause = error.__cause__
     return Error(
-        kind,
+        name,
         _storable(message),
         _where(error.__traceback__),
         _details(error),
         attempts,
         describe(cause) if cause is not None and not isinstance(error, ActionFailed | ChildFailed) else None,
+        kind or (error.kind if isinstance(error, ActionFailed) else ""),
     )
 
 
@@ -65,11 +126,12 @@ def action_failed(error: Error, action: str, raises: Iterable[type[BaseException
     details = msgspec.json.decode(error.details)
     if kind is None:
         return ActionFailed(
-            f"{action} failed: {error.type}: {error.message}", action, error.type, details, error.attempts
+            f"{action} failed: {error.type}: {error.message}", action, error.type, details, error.attempts, error.kind
         )
     failure: ActionFailed = _both(kind).__new__(_both(kind), error.message)
     failure.args = (error.message,)
     failure.action, failure.type, failure.details, failure.attempts = action, error.type, details, error.attempts
+    failure.kind = error.kind
     return failure
 
 

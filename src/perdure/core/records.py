@@ -238,10 +238,12 @@ class Query(Struct, frozen=True):
 class Hint(Struct, frozen=True, gc=False):
     """What travels on a stream: a reference that may be lost, doubled or reordered.
 
-    Without a key it says only that something is due in the queue: whoever serves it should look.
+    Without a key it says only that something is due in the queue: whoever serves it should look. With `news` it is no
+    work at all but a word for every worker, whatever queues it serves.
     """
 
     key: str
     queue: str = ""
     to: str | None = None  # the worker that holds it
     ended: bool = False  # not work but news: the execution has ended
+    news: str = ""  # for all workers, as "breaker:charge:open:1700000000000000"

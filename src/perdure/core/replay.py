@@ -220,6 +220,7 @@ class Replay(Asking):
         match event:
             case ev.ActionAttempted():
                 asked.attempts, asked.due, asked.started = event.attempt, event.due, False
+                asked.free, asked.put_off = event.free, event.put_off
                 self.fresh.append(event.ref)
             case ev.ActionStarted():
                 asked.started = True

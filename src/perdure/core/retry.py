@@ -1,4 +1,10 @@
-"""When to try an action again: one policy, a pure decision."""
+"""When to try an action again: one policy and the kind of the failure, a pure decision.
+
+transient     as the policy says
+permanent     never
+contention    soon, at a random moment; the first FREE times do not count as attempts
+external      as the policy says, but not before the service wants to be asked again
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,22 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from perdure.core.durations import Duration, micros
+from perdure.core.durations import LONGEST, Duration, micros
+from perdure.core.failures import Kind
 from perdure.errors import UsageError
+
+#: So many failures by contention do not count against the attempts of a policy: somebody else's turn is not our fault,
+#: but whoever never gets a turn should hear of it.
+FREE = 100
+#: The time within which contention is tried again: at first, and at most (microseconds).
+_SOON, _NOT_SO_SOON = 100_000, 5_000_000
+
+
+class Again(Struct, frozen=True, gc=False):
+    """Another attempt: after how many microseconds, and how many of those so far do not count."""
+
+    delay: int
+    free: int = 0
 
 
 class Retry(Struct, frozen=True):
@@ -39,19 +59,44 @@ class Retry(Struct, frozen=True):
         """Microseconds to wait after failed attempt number `attempt`; the jitter follows from the key."""
         cap = micros(self.cap)
         base = min(micros(self.first) * self.factor ** min(attempt - 1, 1000), float(cap))
-        draw = int.from_bytes(hashlib.blake2b(f"{key}\n{attempt}".encode(), digest_size=4).digest()) / 2**32
-        return min(int(base * (1 + self.jitter * draw)), cap)
+        return min(int(base * (1 + self.jitter * drawn(key, attempt))), cap)
 
-    def again(self, attempt: int, error: BaseException, waited: int, key: str) -> int | None:
-        """The delay before the next attempt, or None when `attempt` was the last. `waited` is since the first."""
-        if isinstance(error, self.fatal) or getattr(error, "fatal", False) is True:
+    def again(self, attempt: int, kind: Kind, waited: int, key: str, free: int = 0, least: int = 0) -> Again | None:
+        """What follows failed attempt number `attempt`, or None when it was the last.
+
+        `waited` is since the action was asked for, `free` says how many attempts so far do not count, and `least` is
+        how long the other side wants to be left alone.
+        """
+        if kind == "permanent":
             return None
-        if self.attempts and attempt >= self.attempts:
+        if kind == "contention" and free < FREE:
+            # Full jitter: those who collided once come back at different moments.
+            span = min(_SOON * 2 ** min(free, 10), _NOT_SO_SOON)
+            return self._in_time(Again(int(span * drawn(key, attempt)), free + 1), waited)
+        counted = attempt - free
+        if self.attempts and counted >= self.attempts:
             return None
-        delay = self.delay(attempt, key)
-        if self.elapsed is not None and waited + delay > micros(self.elapsed):
-            return None
-        return delay
+        return self._in_time(Again(max(self.delay(counted, key), least), free), waited)
+
+    def _in_time(self, again: Again, waited: int) -> Again | None:
+        return None if self.too_late(waited + again.delay) else again
+
+    def too_late(self, waited: int) -> bool:
+        """Whether an attempt so long after the action was asked for is later than `elapsed` allows."""
+        return self.elapsed is not None and waited > micros(self.elapsed)
+
+
+def drawn(key: str, number: int) -> float:
+    """A number from 0 to 1 that follows from the key: other keys get others, a replay gets the same."""
+    return int.from_bytes(hashlib.blake2b(f"{key}\n{number}".encode(), digest_size=4).digest()) / 2**32
+
+
+def left_alone(error: BaseException) -> int:
+    """For how many microseconds the service wants to be left alone, as far as its error says so."""
+    seconds: object = getattr(error, "retry_after", None)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        return 0
+    return int(min(seconds, LONGEST / 1e6) * 1e6)
 
 
 def policy(retries: int | Retry, fatal: tuple[type[BaseException], ...] = ()) -> Retry:

@@ -208,6 +208,8 @@ def _text(event: ev.Event, at: int) -> str:
             return f"{event.name} → {short(event.result, 80)}{took}{tries}"
         case ev.ActionAttempted():
             wait = show(max(0, event.due - at))
+            if event.put_off:
+                return f"{event.name} put off: {event.error.message}; again in {wait}"
             return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; again in {wait}"
         case ev.ActionScheduled():
             return f"{event.name} on queue {event.queue}"

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, final, overload
 
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from perdure.core.breaker import Breaker
 from perdure.core.durations import Duration, micros
 from perdure.core.events import Error
-from perdure.core.failures import action_failed
+from perdure.core.failures import Classes, action_failed, checked
 from perdure.core.retry import Retry, policy
 from perdure.core.signature import Signature
-from perdure.errors import UsageError
+from perdure.errors import ActionError, UsageError
 from perdure.flows.current import execution, this_attempt
 from perdure.flows.registry import registry
 
@@ -40,6 +41,9 @@ class Options(Struct, frozen=True):
     heartbeat: int | None = None  # longest silence
     at_most_once: bool = False
     raises: tuple[type[BaseException], ...] = ()
+    errors: Classes = {}  # which kind of failure an error of a class is
+    breaker: Breaker | None = None
+    concurrency: int | None = None  # attempts at once in one worker
     queue: str = ""  # other than that of the workflow
 
 
@@ -143,7 +147,7 @@ class Action(Generic[P, R]):
         return self.signature.returns.decode(result)
 
     def failure(self, error: Error, /) -> BaseException:
-        return action_failed(error, self.name, (*self.how.raises, *self.how.retry.fatal))
+        return action_failed(error, self.name, (*self.how.raises, *self.how.retry.fatal, *self.how.errors))
 
 
 def with_result(args: Raw, result: Raw) -> Raw:
@@ -188,6 +192,9 @@ class ActionDecorator:
         deadline: Duration | None = ...,
         heartbeat: Duration | None = ...,
         at_most_once: bool = ...,
+        errors: Mapping[type[BaseException], type[ActionError]] | None = ...,
+        breaker: Breaker | None = ...,
+        concurrency: int | None = ...,
         queue: str = ...,
     ) -> _Decorate: ...
     def __call__(
@@ -204,19 +211,37 @@ class ActionDecorator:
         deadline: Duration | None = None,
         heartbeat: Duration | None = None,
         at_most_once: bool = False,
+        errors: Mapping[type[BaseException], type[ActionError]] | None = None,
+        breaker: Breaker | None = None,
+        concurrency: int | None = None,
         queue: str = "",
     ) -> Any:
         """Make an action of a function.
 
         `retries` counts the tries after the first, or is a `Retry`; `fatal` errors are never retried; errors of the
-        classes in `raises` reach the workflow as themselves. `timeout` limits one attempt, `deadline` all of them,
-        `heartbeat` the time between two calls of `action.heartbeat()`. With a `queue` it runs on the workers of that
-        queue, as an execution of its own; without one it runs where its workflow does, while there is room.
+        classes in `raises` reach the workflow as themselves. `errors` says which kind of failure an error of a class
+        is. `timeout` limits one attempt, `deadline` all of them, `heartbeat` the time between two calls of
+        `action.heartbeat()`, `concurrency` the attempts at once in one worker. The `breaker` leaves a service alone
+        that fails again and again. With a `queue` it runs on the workers of that queue, as an execution of its own;
+        without one it runs where its workflow does, while there is room.
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
             raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
-        how = Options(retry, _micros(timeout), _micros(deadline), _micros(heartbeat), at_most_once, raises, queue)
+        if concurrency is not None and concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, not {concurrency}: no attempt could ever run")
+        how = Options(
+            retry,
+            _micros(timeout),
+            _micros(deadline),
+            _micros(heartbeat),
+            at_most_once,
+            raises,
+            checked(errors or {}),
+            breaker,
+            concurrency,
+            queue,
+        )
 
         def decorate(function: Callable[..., Any]) -> Action[..., Any]:
             made: Action[..., Any] = Action(function, how, name, version, description)

@@ -9,6 +9,7 @@ from perdure.core.records import ACTION
 from perdure.errors import NotRegistered, UsageError
 
 if TYPE_CHECKING:
+    from perdure.core.breaker import Breaker
     from perdure.flows.action import Action
     from perdure.flows.workflow import Workflow
 
@@ -73,6 +74,10 @@ class Registry:
             places = " and ".join(_place(action.fn) for action in known)
             raise UsageError(f"there are several actions {name}: {places}; give them different names")
         return known[0]
+
+    def breaker(self, name: str) -> Breaker | None:
+        """The circuit breaker of an action, if there is one of that name and it has one."""
+        return next((action.how.breaker for action in self._actions.get(name, ()) if action.how.breaker), None)
 
     def definitions(self) -> list[str]:
         return [f"{name}@{version}" for name, version in self._workflows]

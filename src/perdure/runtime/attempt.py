@@ -1,7 +1,9 @@
 """One try of an action: decode, run with its limits, encode, and say what goes into the log.
 
-A result that cannot be stored is a failure of the action. An error is either worth another attempt (the policy says
-when) or it settles the action. Whatever happens, the answer is one event or, when the attempt was cancelled, none.
+A result that cannot be stored is a failure of the action. An error is either worth another attempt (its kind and the
+policy say when) or it settles the action. While the circuit of the action is open its function is not called: the
+attempt is put off, or fails at once. Whatever happens, the answer is one event or, when the attempt was cancelled,
+none.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -18,15 +19,19 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core import events as ev
+from perdure.core.breaker import Breaker
 from perdure.core.codec import encode
 from perdure.core.commands import Asked
 from perdure.core.durations import show
-from perdure.core.failures import describe
+from perdure.core.failures import Kind, describe, kind_of
 from perdure.core.records import id_of, tenant_of
-from perdure.errors import InvalidValue, LimitReached
+from perdure.core.retry import left_alone
+from perdure.errors import CircuitOpen, InvalidValue, LimitReached
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
+from perdure.runtime.circuits import Circuits
 from perdure.runtime.clock import Clock
+from perdure.runtime.slots import ActionSlots
 
 
 def key_of_call(whose: str, ref: int, action: str) -> str:
@@ -35,16 +40,24 @@ def key_of_call(whose: str, ref: int, action: str) -> str:
 
 
 class Attempts:
-    """Starts the attempts of one worker, and what they share: slots, threads, the clock."""
+    """Starts the attempts of one worker, and what they share: slots, circuits, threads, the clock."""
 
-    def __init__(self, clock: Clock, client: Client, executor: Executor, concurrency: int, payload_bytes: int) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        client: Client,
+        executor: Executor,
+        circuits: Circuits,
+        concurrency: int,
+        payload_bytes: int,
+    ) -> None:
         self.clock = clock
         self.client = client
         self.executor = executor
+        self.circuits = circuits
+        self.slots = ActionSlots(concurrency)
         self.payload_bytes = payload_bytes
         self.loop = asyncio.get_running_loop()
-        self._free = concurrency
-        self._queue: deque[asyncio.Future[None]] = deque()
 
     def start(
         self,
@@ -57,32 +70,12 @@ class Attempts:
         """Begin one attempt at once; `settled` gets the event of its end, or None when it was cancelled."""
         return Running(self, whose, fence, asked, settled, progressed)
 
-    async def enter(self) -> None:
-        """Take a slot; first come, first served."""
-        if self._free > 0:
-            self._free -= 1
-            return
-        turn = self.loop.create_future()
-        self._queue.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave()  # it was ours already
-            raise
+    def calling(self, whose: str, asked: Asked) -> None:
+        """The function of an action is about to be called: a place for tests to watch."""
 
     def close(self) -> None:
         """No more attempts begin: those that wait for a slot are called off."""
-        while self._queue:
-            self._queue.popleft().cancel()
-
-    def leave(self) -> None:
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+        self.slots.close()
 
 
 class Running:
@@ -180,28 +173,51 @@ class Running:
     async def _go(self) -> None:
         event: ev.Event | None = None
         try:
-            await self._shared.enter()
+            name, limit = self.action.name, self.action.how.concurrency
+            await self._shared.slots.enter(self.tenant, name, limit)
             try:
-                event = await self._outcome()
+                event = await self._guarded()
             finally:
-                self._shared.leave()
+                self._shared.slots.leave(name, limit)
         finally:
             self.task = None  # no cycle is left for the garbage collector
             self._settled(self.asked.ref, event)
 
-    async def _outcome(self) -> ev.Event | None:
+    async def _guarded(self) -> ev.Event | None:
+        """The outcome, as far as the circuit of the action lets this attempt through."""
+        breaker, circuit = self.action.how.breaker, self._shared.circuits.of(self.action)
+        if breaker is None or circuit is None:
+            return (await self._outcome())[0]
+        now = self._shared.clock.now()
+        if circuit.refuses(now):
+            circuit.refused += 1
+            return self._refused(breaker, circuit.until, now)
+        ticket = circuit.admit(now)
+        event: ev.Event | None = None
+        failure: BaseException | None = None
+        try:
+            event, failure = await self._outcome()
+        finally:
+            now = self._shared.clock.now()
+            if event is None or isinstance(failure, InvalidValue | LimitReached):
+                circuit.abandoned(ticket, now)
+            else:
+                self._shared.circuits.ended(self.action, ticket, None if failure is None else self._kind(failure), now)
+        return event
+
+    async def _outcome(self) -> tuple[ev.Event | None, BaseException | None]:
+        """The event of this attempt, and the error if it failed."""
         asked, began = self.asked, self._shared.clock.now()
         try:
-            result = await self._limited(began)
-            return ev.ActionSettled(
-                asked.ref, self.action.name, asked.args, self._storable(result), None, asked.attempts + 1, began
-            )
+            result = self._storable(await self._limited(began))
+            number = asked.attempts + 1
+            return ev.ActionSettled(asked.ref, self.action.name, asked.args, result, None, number, began), None
         except asyncio.CancelledError as error:
             if self.cancelled or (self.task is not None and self.task.cancelling()):
-                return None
-            return self._failed(error, began)  # raised by the action itself
+                return None, None
+            return self._failed(error, began), error  # raised by the action itself
         except (Exception, SystemExit) as error:
-            return self._failed(error, began)
+            return self._failed(error, began), error
 
     async def _limited(self, began: int) -> Any:
         limit = self._limit(began)
@@ -231,6 +247,7 @@ class Running:
 
     async def _call(self) -> Any:
         args, kwargs = self.action.signature.decode(self.asked.args)
+        self._shared.calling(self.whose, self.asked)
         if self.action.is_async:
             return await self.action.fn(*args, **kwargs)
         call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)
@@ -258,13 +275,36 @@ class Running:
             raise InvalidValue(f"{self.action.name} returned something else than it declares: {error}") from error
         return Raw(data)
 
+    def _kind(self, error: BaseException) -> Kind:
+        return kind_of(error, self.action.how.errors, self.action.how.retry.fatal)
+
     def _failed(self, error: BaseException, began: int) -> ev.Event:
         asked, how, now = self.asked, self.action.how, self._shared.clock.now()
-        number = asked.attempts + 1
-        failure = describe(error, number)
-        delay = None
-        if not isinstance(error, InvalidValue | LimitReached):
-            delay = how.retry.again(number, error, now - asked.at, self.key)
-        if delay is None or (how.deadline is not None and now + delay >= asked.at + how.deadline):
+        number, kind = asked.attempts + 1, self._kind(error)
+        failure = describe(error, number, kind)
+        least = left_alone(error) if kind == "external" else 0
+        again = how.retry.again(number, kind, now - asked.at, self.key, asked.free, least)
+        if again is None or how.at_most_once or self._past_deadline(now + again.delay):
             return ev.ActionSettled(asked.ref, self.action.name, asked.args, ev.NULL, failure, number, began)
-        return ev.ActionAttempted(asked.ref, self.action.name, asked.args, number, failure, now + delay, began)
+        due = now + again.delay
+        return ev.ActionAttempted(asked.ref, self.action.name, asked.args, number, failure, due, began, again.free)
+
+    def _refused(self, breaker: Breaker, until: int, now: int) -> ev.Event:
+        """The circuit is open. Attempts are not used up, but limits of time stand."""
+        asked, name = self.asked, self.action.name
+        error = CircuitOpen(f"the circuit of {name} is open: it has failed too often, and is left alone for a while")
+        failure = describe(error, asked.attempts, "external")
+        delay = breaker.delay(until, now, asked.put_off, self.key)
+        # The start of an at_most_once action is in the log already, so it cannot wait for another.
+        at_once = breaker.fail_fast or self.action.how.at_most_once
+        late = self.action.how.retry.too_late(now + delay - asked.at) or self._past_deadline(now + delay)
+        if at_once or late:
+            return ev.ActionSettled(asked.ref, name, asked.args, ev.NULL, failure, asked.attempts, now)
+        times = asked.put_off + 1
+        return ev.ActionAttempted(
+            asked.ref, name, asked.args, asked.attempts, failure, now + delay, now, asked.free, times
+        )
+
+    def _past_deadline(self, time: int) -> bool:
+        deadline = self.action.how.deadline
+        return deadline is not None and time >= self.asked.at + deadline

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from perdure.core import guard
+from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
-from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued
+from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, tenant_of
 from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store, Stream
 from perdure.runtime.attempt import Attempts
+from perdure.runtime.circuits import Circuits
 from perdure.runtime.clock import Clock
 from perdure.runtime.committer import Committer, Group
 from perdure.runtime.resident import FAULTS, Resident
@@ -58,14 +60,15 @@ class Worker:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
-        self.attempts = Attempts(clock, client, self._executor, settings.concurrency, settings.payload_bytes)
+        circuits = Circuits(self._tell, registry.breaker)
+        self.attempts = Attempts(clock, client, self._executor, circuits, settings.concurrency, settings.payload_bytes)
         self._committer = Committer(self, store, clock, settings)
         self._cache: OrderedDict[str, Resident] = OrderedDict()
         self._mailed: set[str] = set()
         self._holding: set[str] = set()
         self._holds: set[asyncio.Task[None]] = set()
         self._mailbell = asyncio.Event()
-        self._arrivals: deque[Hint] = deque(maxlen=100 * _HINTS)  # what no longer fits is due by itself
+        self._arrivals: RoundRobin[Hint] = RoundRobin(100 * _HINTS)  # what no longer fits is due by itself
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._nudge = asyncio.Event()
@@ -167,7 +170,9 @@ class Worker:
         hints = await self._stream.receive(_HINTS)
         served = []
         for hint in hints:
-            if not hint.key:
+            if hint.news:
+                self.attempts.circuits.heard(hint.news, self._clock.now())
+            elif not hint.key:
                 self._look_at(self._clock.now())
             elif hint.ended:
                 self._ended(hint.key, None)
@@ -175,12 +180,18 @@ class Worker:
                 self._mailed.add(hint.key)
                 self._mailbell.set()
             else:
-                self._arrivals.append(hint)
+                self._arrivals.put(tenant_of(hint.key), hint)
                 self._arrived.set()
                 continue
             served.append(hint)
         if served:
             await self._stream.ack(served)
+
+    def _tell(self, news: str) -> None:
+        """Let every worker hear of it, without waiting."""
+        task = self._loop.create_task(self._stream.publish([Hint("", news=news)]), name="perdure-news")
+        self._holds.add(task)
+        task.add_done_callback(self._holds.discard)
 
     async def _admit(self) -> None:
         await self._arrived.wait()
@@ -188,7 +199,7 @@ class Worker:
             self._room.clear()
             await self._room.wait()
             return
-        hints = [self._arrivals.popleft() for _ in range(min(self._free(), len(self._arrivals)))]
+        hints = [self._arrivals.take() for _ in range(min(self._free(), len(self._arrivals)))]
         if not self._arrivals:
             self._arrived.clear()
         await self._take(list(dict.fromkeys(hint.key for hint in hints)))

@@ -6,7 +6,7 @@ something, so each is atomic; a commit is checked completely before anything of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
+from perdure.core.fairness import WINDOW, share_out
 from perdure.core.records import (
     ENDED,
     Backlog,
@@ -112,6 +113,17 @@ class _Agenda:
     def first(self, queues: Sequence[str], definitions: Sequence[str]) -> tuple[int, _Execution] | None:
         tops = [top for q in queues for d in definitions if (top := self._top(self._heaps.get((q, d), []))) is not None]
         return min(tops, key=lambda top: top[0], default=None)
+
+    def pull(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
+        """Take the earliest ones that are due off the agenda; the caller notes each of them again."""
+        for _ in range(limit):
+            first = self.first(queues, definitions)
+            if first is None or first[0] > now:
+                return
+            it = first[1]
+            heappop(self._heaps[it.start.queue, it.start.definition])
+            it.noted = None
+            yield it
 
     def _top(self, heap: list[tuple[int, str]]) -> tuple[int, _Execution] | None:
         while heap:
@@ -377,12 +389,11 @@ class MemoryStore:
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         now = self._ticker.now()
         grace = max(grace, 1)  # a row that stayed due would be found for ever
-        found: list[Due] = []
-        while len(found) < limit and (first := self._agenda.first(queues, definitions)) is not None:
-            due, it = first
-            if due > now:
-                break
-            found.append(self._hint(it, now, grace))
+        window = {it.start.key: it for it in self._agenda.pull(queues, definitions, now, limit * WINDOW)}
+        chosen = share_out(window, limit)
+        found = [self._hint(window.pop(key), now, grace) for key in chosen]
+        for it in window.values():
+            self._agenda.note(it)
         return found
 
     def _hint(self, it: _Execution, now: int, grace: int) -> Due:

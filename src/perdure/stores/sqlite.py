@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
-from itertools import starmap
+from itertools import islice, starmap
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
+from perdure.core.fairness import WINDOW, share_out
 from perdure.core.records import (
     ENDED,
     Backlog,
@@ -514,21 +515,22 @@ class _Transaction:
     # What is due
 
     def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
-        """The earliest of both kinds, each execution once."""
-        due = [(at, key, "wake") for at, key in self._due_wakes(queues, definitions, limit)]
-        due += [(at, key, "mail") for at, key in self._due_mail(queues, definitions, limit)]
-        found: dict[str, None] = {}
+        """The earliest of both kinds, each execution once, the tenants in turn."""
+        window = limit * WINDOW
+        due = [(at, key, "wake") for at, key in self._due_wakes(queues, definitions, window)]
+        due += [(at, key, "mail") for at, key in self._due_mail(queues, definitions, window)]
+        kinds: dict[str, set[str]] = {}
         for _, key, kind in sorted(due):
-            if len(found) == limit and key not in found:
-                break
-            found[key] = None
-            if kind == "wake":
+            kinds.setdefault(key, set()).add(kind)
+        chosen = share_out(islice(kinds, window), limit)
+        for key in chosen:
+            if "wake" in kinds[key]:
                 self._hint_wake(key, grace)
-            else:
+            if "mail" in kinds[key]:
                 again = "update messages set due = ? where key = ? and due <= ?"
                 self._changed(again, self.now + grace, key, self.now)
         live = "select key, queue, iif(due > ?, holder, null) from wakes where key = ?"
-        return [Due(*self._first(live, self.now, key)) for key in found]
+        return [Due(*self._first(live, self.now, key)) for key in chosen]
 
     def _due_wakes(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> Iterator[tuple[int, str]]:
         # One look into the index per pair stays short however many rows of others are due.

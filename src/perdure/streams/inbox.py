@@ -24,7 +24,10 @@ class Inbox:
         self._open = True
 
     def wants(self, hint: Hint) -> bool:
-        """News is for everybody, a hint with an address for that worker, work for those who serve the queue."""
+        """An end is news for everybody, other news for all workers, a hint with an address for that worker, work for
+        those who serve the queue."""
+        if hint.news:
+            return bool(self.queues)
         if hint.ended:
             return True
         return hint.to == self.me if hint.to is not None else hint.queue in self.queues

@@ -82,7 +82,7 @@ class LocalStream:
             here = inbox.wants(hint)
             if here:
                 inbox.put(hint)
-            if hint.ended or (hint.to is None and not here):
+            if hint.ended or hint.news or (hint.to is None and not here):
                 everybody.append(hint)
             elif hint.to is not None and not here:
                 letters.setdefault(hint.to, []).append(hint)

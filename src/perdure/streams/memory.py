@@ -30,7 +30,7 @@ class Hub:
     def route(self, hint: Hint, near: Inbox | None) -> list[Inbox]:
         """Who gets a hint; work goes to `near` if it serves the queue, else to the others in turn."""
         fits = [inbox for inbox in self._inboxes.values() if inbox.wants(hint)]
-        if hint.ended or len(fits) < 2:
+        if hint.ended or hint.news or len(fits) < 2:
             return fits
         if near in fits:
             return [near]

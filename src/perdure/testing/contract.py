@@ -969,6 +969,33 @@ class _Waking(_StoreTests):
         assert await store.backlog() == []
 
     @scenario
+    async def test_a_claim_serves_the_tenants_in_turn(self, store: Store) -> None:
+        flood = [begin(f"flood/{number:02}") for number in range(10)]
+        await store.start(flood, 0)
+        self.advance(1)
+        await store.start([begin("small/one"), begin("third/one"), begin("small/two")], 0)
+        self.advance(1)
+        found = await claimed(store, limit=4)
+        assert sorted(key.partition("/")[0] for key in found) == ["flood", "flood", "small", "third"]
+
+    @scenario
+    async def test_a_claim_of_mail_serves_the_tenants_in_turn(self, store: Store) -> None:
+        keys = [*(f"flood/{number}" for number in range(6)), "small/one"]
+        await store.start([begin(key) for key in keys], 100 * GRACE)
+        await store.send([letter(key=key) for key in keys], 0)
+        self.advance(1)
+        assert "small/one" in await claimed(store, limit=2)
+
+    @scenario
+    async def test_what_a_claim_leaves_out_is_due_for_the_next(self, store: Store) -> None:
+        keys = [f"{tenant}/{number}" for tenant in ("a", "b") for number in range(6)]
+        await store.start([begin(key) for key in keys], 0)
+        self.advance(1)
+        found = [key for _ in range(6) for key in await claimed(store, limit=2)]
+        assert sorted(found) == keys
+        assert [key.partition("/")[0] for key in found[:4]].count("a") == 2
+
+    @scenario
     async def test_the_limit_of_a_claim_counts_mail_too(self, store: Store) -> None:
         quiet = [f"acme/{number}" for number in range(3)]
         for key in quiet:
@@ -1478,6 +1505,14 @@ class StreamContract:
         await streams[0].publish([Hint(ONE, "default", ended=True)])
         for stream in streams:
             assert await self.got(stream) == [Hint(ONE, "default", ended=True)]
+
+    @scenario
+    async def test_other_news_reaches_every_worker_and_nobody_else(self, opened: Opened) -> None:
+        here, there, client = await opened("w1", "default"), await opened("w2", "other"), await opened("client")
+        await client.listen(ONE)
+        await here.publish([Hint("", news="breaker:charge:open:1"), Hint(ONE, ended=True)])
+        assert (await self.got(there))[0] == Hint("", news="breaker:charge:open:1")
+        assert (await self.got(client))[0] == Hint(ONE, ended=True)
 
     @scenario
     async def test_publishing_nothing_is_fine(self, opened: Opened) -> None:

@@ -149,7 +149,10 @@ class Machine:
         self._world.saw(process, verb, asked, answer)
 
     def _count_attempts(self, worker: Worker) -> None:
-        """A worker runs nothing before its first call of the store, so none is missed."""
+        """A worker runs nothing before its first call of the store, so none is missed.
+
+        What was launched may still be called off or put off, so calls are watched as well.
+        """
         self._counted = worker
         start = worker.attempts.start
 
@@ -157,4 +160,5 @@ class Machine:
             self._world.launched(key, fence, asked)
             return start(key, fence, asked, *rest)
 
-        setattr(worker.attempts, "start", counted)  # noqa: B010 - a method, which type checkers rightly defend
+        for verb, watch in (("start", counted), ("calling", self._world.called)):
+            setattr(worker.attempts, verb, watch)  # a method, which type checkers rightly defend

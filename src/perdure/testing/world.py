@@ -299,6 +299,9 @@ class World:
 
     def launched(self, key: str, fence: int, asked: Asked) -> None:
         """A worker begins an attempt."""
+
+    def called(self, key: str, asked: Asked) -> None:
+        """A worker calls the function of an action."""
         name = asked.spec.call_key or f"{key}/{asked.ref}/{asked.spec.name}"
         self.attempts[name] += 1
         if self.attempts[name] > 1 and asked.spec.how.at_most_once:

@@ -1,0 +1,88 @@
+"""Places for attempts: so many at once in a worker, and of one action where that has a limit of its own.
+
+Rules kept here: who waits for a place of its action takes none of the worker's, so a full action holds up nobody else;
+tenants are served in turn, each in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.core.fairness import RoundRobin
+
+
+class Slots:
+    """A number of places, and the line of those who wait for one."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._line: RoundRobin[asyncio.Future[None]] = RoundRobin()
+        self._closed = False
+
+    async def enter(self, tenant: str) -> None:
+        if self._closed:
+            raise asyncio.CancelledError("no more attempts begin here")
+        if self.free > 0:
+            self.free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.put(tenant, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was ours already
+            raise
+
+    def leave(self) -> None:
+        while self._line:
+            turn = self._line.take()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.free += 1
+
+    def close(self) -> None:
+        """Call off those who wait, and whoever comes."""
+        self._closed = True
+        while self._line:
+            self._line.take().cancel()
+
+
+class ActionSlots:
+    """The places of a worker's attempts."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._worker = Slots(concurrency)
+        self._actions: dict[str, Slots] = {}
+
+    async def enter(self, tenant: str, action: str, limit: int | None) -> None:
+        """Take a place of the action, if these are limited, and then one of the worker."""
+        own = self._own(action, limit)
+        if own is None:
+            await self._worker.enter(tenant)
+            return
+        await own.enter(tenant)
+        try:
+            await self._worker.enter(tenant)
+        except asyncio.CancelledError:
+            own.leave()
+            raise
+
+    def leave(self, action: str, limit: int | None) -> None:
+        self._worker.leave()
+        if (own := self._own(action, limit)) is not None:
+            own.leave()
+
+    def close(self) -> None:
+        """No more attempts begin: those that wait are called off."""
+        for slots in (self._worker, *self._actions.values()):
+            slots.close()
+
+    def _own(self, action: str, limit: int | None) -> Slots | None:
+        if limit is None:
+            return None
+        own = self._actions.get(action)
+        if own is None:
+            own = self._actions[action] = Slots(limit)
+        return own
