@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import signal
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from perdure.testing.servers.postgres import PostgresServer
+
+_numbers = itertools.count(1)
 
 # A shell without job control starts its background jobs with Ctrl-C ignored, and their children inherit that: then no
 # test could interrupt a process.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests of a run, started by the first that asks for it."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of a schema that this test has for itself."""
+    schema = f"t{next(_numbers)}_{os.getpid()}"
+    yield postgres_server.address(schema=schema)
+    if postgres_server.given:
+
+        async def drop() -> None:
+            connection = await asyncpg.connect(postgres_server.address())
+            await connection.execute(f'drop schema if exists "{schema}" cascade')
+            await connection.close()
+
+        asyncio.run(drop())

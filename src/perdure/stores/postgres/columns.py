@@ -1,0 +1,138 @@
+"""From records to the arrays that the functions in the database take: one list per parameter, in their order.
+
+Everything is sorted by key here, because the database locks what it writes in the order in which it comes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from perdure.core.records import Commit, End, Mail, Park, Row, Start, lane_of, tenant_of
+from perdure.stores.ticker import RESTARTED
+
+Columns: TypeAlias = list[list[Any]]
+
+
+def rows_columns(rows: Iterable[tuple[str, Row]]) -> Columns:
+    """Keys, versions, types, datas, ats, fences, message ids."""
+    columns: Columns = [[], [], [], [], [], [], []]
+    keys, versions, types, datas, ats, fences, ids = (column.append for column in columns)
+    for key, row in rows:
+        keys(key)
+        versions(row.version)
+        types(row.type)
+        datas(row.data)
+        ats(row.at)
+        fences(row.fence)
+        ids(row.message_id)
+    return columns
+
+
+def starts_columns(starts: Iterable[Start]) -> Columns:
+    """The parameters of `start` without the grace; the first of several starts of one key counts."""
+    once: dict[str, tuple[int, Start]] = {}
+    for place, start in enumerate(starts):
+        once.setdefault(start.key, (place, start))
+    ordered = [once[key] for key in sorted(once)]
+    heads = [
+        (
+            start.key,
+            tenant_of(start.key),
+            start.workflow,
+            start.definition,
+            start.queue,
+            start.status,
+            start.sha,
+            start.parent,
+            start.parent_ref,
+            lane_of(start),
+            start.base,
+            start.state,
+            start.result,
+            max(row.fence for row in start.rows),
+            place,
+        )
+        for place, start in ordered
+    ]
+    columns: Columns = [list(column) for column in zip(*heads, strict=True)] if heads else [[] for _ in range(15)]
+    return columns + rows_columns((start.key, row) for _, start in ordered for row in start.rows)
+
+
+def mail_columns(mail: Iterable[Mail]) -> Columns:
+    columns: Columns = [[], [], [], []]
+    keys, ids, shas, datas = (column.append for column in columns)
+    for one in mail:
+        keys(one.key)
+        ids(one.id)
+        shas(one.sha)
+        datas(one.data)
+    return columns
+
+
+def is_step(commit: Commit) -> bool:
+    """Rows and nothing else; a checkpoint also moves the base."""
+    return not (
+        commit.settle is not None
+        or commit.status is not None
+        or commit.fired is not None
+        or commit.done
+        or commit.children
+        or commit.mail
+        or any(row.type % 1000 == RESTARTED for row in commit.rows)
+    )
+
+
+def group_columns(group: Sequence[Commit]) -> Columns:
+    """The parameters of `commit_group`, except whether to be careful."""
+    parks: Columns = [[], [], [], [], [], [], []]
+    ends: Columns = [[], [], [], [], [], []]
+    fired: Columns = [[], []]
+    done: Columns = [[], []]
+    statuses: Columns = [[], []]
+    bases: Columns = [[], []]
+    for commit in group:
+        match commit.settle:
+            case Park() as park:
+                values = (
+                    commit.key,
+                    commit.token,
+                    len(commit.done),
+                    park.status,
+                    park.due,
+                    park.state,
+                    park.waits,
+                )
+                _append(parks, *values)
+            case End() as end:
+                _append(ends, commit.key, commit.token, len(commit.done), end.status, end.state, end.result)
+            case None:
+                if commit.status is not None:
+                    _append(statuses, commit.key, commit.status)
+        if commit.fired is not None:
+            _append(fired, commit.key, commit.fired)
+        for id in commit.done:
+            _append(done, commit.key, id)
+        base = _base(commit)
+        if base > 1:
+            _append(bases, commit.key, base)
+    rows = rows_columns((commit.key, row) for commit in group for row in commit.rows)
+    return rows + parks + ends + fired + done + statuses + bases
+
+
+def _append(columns: Columns, *values: Any) -> None:
+    for column, value in zip(columns, values, strict=True):
+        column.append(value)
+
+
+def _base(commit: Commit) -> int:
+    """Where a replay begins after this commit, as far as the commit says so."""
+    settled = commit.settle.base if commit.settle is not None else 1
+    return max(settled, *(row.version for row in commit.rows if row.type % 1000 == RESTARTED), 1)
+
+
+def folds_twice(commit: Commit) -> bool:
+    """Whether one message enters the log twice in this very commit."""
+    ids = Counter(row.message_id for row in commit.rows if row.message_id is not None)
+    return any(count > 1 for count in ids.values())

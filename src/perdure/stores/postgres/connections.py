@@ -1,0 +1,150 @@
+"""Connections of our own, one call at a time each.
+
+No pool on the hot path: a pool sends a reset with every release, one more round trip per commit. Rules kept here: a
+connection that breaks is made again by the next call that needs one, with growing pauses while the server is away; a
+deadlock, a serialization failure or a lock that was not given is repeated from the top, with a random pause; whatever
+else goes wrong leaves as an error that says whether something was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from perdure.errors import PerdureError, StoreError
+from perdure.stores.postgres import trouble
+from perdure.stores.postgres.address import Address
+
+T = TypeVar("T")
+
+#: The driver has no types of its own.
+Connection: TypeAlias = Any
+Prepare: TypeAlias = Callable[[Connection], Awaitable[None]]
+
+TRIES = 5
+#: Beyond the server's own timeout this many seconds pass before silence counts as a lost connection.
+SILENCE = 5.0
+
+
+async def connect(address: Address, name: str, **settings: str) -> Connection:
+    """A connection with the settings that every session of ours has."""
+    milliseconds = {
+        "statement_timeout": address.statement_timeout,
+        "lock_timeout": address.lock_timeout,
+        "idle_in_transaction_session_timeout": address.idle_timeout,
+    }
+    return await asyncpg.connect(
+        address.dsn,
+        timeout=address.connect_timeout,
+        server_settings={
+            "application_name": name,
+            "jit": "off",
+            **{name: str(round(seconds * 1000)) for name, seconds in milliseconds.items()},
+            **settings,
+        },
+    )
+
+
+class Line:
+    """One connection; who comes while it is in use waits."""
+
+    def __init__(self, address: Address, name: str, prepare: Prepare | None = None) -> None:
+        self._address = address
+        self._name = name
+        self._prepare = prepare
+        self._turn = asyncio.Lock()
+        self._connection: Connection = None
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
+        for attempt in range(TRIES):
+            async with self._turn:
+                try:
+                    return await self._once(work, writes)
+                except asyncpg.PostgresError as error:
+                    if error.sqlstate not in trouble.REPEAT:
+                        raise trouble.meaning(error, self._address.shown, writes) from error
+                    last = error
+            await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
+        raise trouble.meaning(last, self._address.shown, writes) from last
+
+    async def _once(self, work: Callable[[Connection], Awaitable[T]], writes: bool) -> T:
+        connection = await self.connected()
+        try:
+            async with asyncio.timeout(self._address.statement_timeout + SILENCE):
+                if self._prepare is not None:
+                    await self._prepare(connection)
+                return await work(connection)
+        except PerdureError:
+            raise
+        except Exception as error:
+            if trouble.lost(error):
+                self.drop()
+            elif isinstance(error, asyncpg.PostgresError):
+                raise  # the caller looks whether it can be repeated
+            elif not isinstance(error, (UnicodeError, OverflowError)):
+                raise
+            raise trouble.meaning(error, self._address.shown, writes) from error
+
+    async def connected(self) -> Connection:
+        """The connection, made again if it is gone."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._reconnect()
+        return self._connection
+
+    async def _reconnect(self) -> Connection:
+        """Try for a while: a server that restarts is back soon."""
+        pause, end = 0.05, asyncio.get_running_loop().time() + self._address.connect_timeout
+        while True:
+            try:
+                return await connect(self._address, self._name)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                wrapped = trouble.unreachable(error, self._address.shown)
+                hopeless = type(wrapped) is StoreError
+                if hopeless or asyncio.get_running_loop().time() + pause > end:
+                    raise wrapped from error
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(pause * 2, 1.0)
+
+    def drop(self) -> None:
+        """Forget the connection at once: nobody knows what state it is in."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def close(self) -> None:
+        async with self._turn:
+            connection, self._connection = self._connection, None
+            if connection is not None and not connection.is_closed():
+                with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    await connection.close(timeout=5)
+
+
+class Lines:
+    """A few connections; the one used last is used first, so that quiet times need few."""
+
+    def __init__(self, address: Address, name: str, count: int, prepare: Prepare | None = None) -> None:
+        self._lines = [Line(address, name, prepare) for _ in range(count)]
+        self._idle = list(self._lines)
+        self._free = asyncio.Semaphore(count)
+
+    @asynccontextmanager
+    async def borrow(self) -> AsyncIterator[Line]:
+        async with self._free:
+            line = self._idle.pop()
+            try:
+                yield line
+            finally:
+                self._idle.append(line)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
+        async with self.borrow() as line:
+            return await line.run(work, writes=writes)
+
+    async def close(self) -> None:
+        for line in self._lines:
+            await line.close()

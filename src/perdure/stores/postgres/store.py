@@ -1,0 +1,406 @@
+"""The verbs of the Store port on PostgreSQL.
+
+Rules kept here: a verb is one round trip wherever nothing is in the way; holds, leases and commits have connections of
+their own, so that no search and no burst of starts delays them; the database's clock decides what is due. A group that
+holds a refusal is not written: what is refused gets its answer, and the rest is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import starmap
+from typing import Any, cast
+
+import asyncpg
+
+from perdure.core import events
+from perdure.core.events import PROGRESS, TakenOver
+from perdure.core.records import (
+    Backlog,
+    Busy,
+    Commit,
+    Due,
+    Gone,
+    Head,
+    Held,
+    HoldAnswer,
+    Mail,
+    Outcome,
+    Query,
+    Queued,
+    Row,
+    Sent,
+    Start,
+    Started,
+)
+from perdure.errors import StoreUnavailable
+from perdure.stores.postgres import columns, migrations, search, trouble
+from perdure.stores.postgres.address import read_address
+from perdure.stores.postgres.connections import Connection, Line, Lines, connect
+
+#: How often a group is sent again because somebody else wrote in one of its logs meanwhile.
+ROUNDS = 8
+_TAKEN_OVER = events.write(TakenOver(holder="", lapses=0))[0]
+
+
+class PostgresStore:
+    """A Store in one schema of a PostgreSQL database.
+
+    `clock` is for tests only: `open` then replaces the clock of the schema by one that this process sets.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
+        self.address = read_address(url)
+        self._clock = clock
+        self._last = 0
+        prepare = self._tell_time if clock is not None else None
+        self._commits = Line(self.address, "perdure commits", prepare)
+        # Two, because a hold may have to wait for a commit in flight, and leases must be renewed meanwhile.
+        self._holds = Lines(self.address, "perdure holds", 2, prepare)
+        self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
+        self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
+        self._sql = _Statements(f'"{self.address.schema}"')
+
+    async def open(self) -> None:
+        await self._apart(self._prepare)
+
+    async def close(self) -> None:
+        await self._commits.close()
+        for lines in (self._holds, self._calls, self._guests):
+            await lines.close()
+
+    async def _prepare(self, connection: Connection) -> None:
+        await migrations.inspect(connection, self.address)
+        await migrations.migrate(connection, self.address)
+        if self._clock is not None:
+            await connection.execute(self._sql.test_clock)
+
+    async def _apart(self, work: Callable[[Connection], Awaitable[None]]) -> None:
+        """Work on a connection of its own that nothing else waits for."""
+        line = Line(self.address, "perdure migrations")
+        try:
+            connection = await line.connected()
+            try:
+                await work(connection)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                raise trouble.meaning(error, self.address.shown, writes=False) from error
+        finally:
+            await line.close()
+
+    async def _tell_time(self, connection: Connection) -> None:
+        assert self._clock is not None
+        await connection.execute("select set_config('perdure.now', $1, false)", str(self._clock()))
+
+    async def schema_number(self) -> int:
+        """The number of the newest migration that the schema has; 0 for none."""
+        found: list[int] = []
+
+        async def ask(connection: Connection) -> None:
+            found.append(await migrations.number(connection, self.address.schema))
+
+        await self._apart(ask)
+        return found[0]
+
+    async def grant_application(self, role: str) -> None:
+        """Give a role what workers and clients need: of a log they may read and append, nothing else."""
+        await self._apart(lambda connection: migrations.grant(connection, self.address.schema, role))
+
+    async def now(self) -> int:
+        now: int = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
+        self._last = max(self._last, now)
+        return self._last
+
+    # Start and send
+
+    async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
+        return await self._calls.run(lambda connection: self._start(connection, starts, grace), writes=True)
+
+    async def _start(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
+        if not starts:
+            return []
+        there = dict(await connection.fetch(self._sql.start, *columns.starts_columns(starts), grace))
+        answers: list[Started] = []
+        for start in starts:
+            sha = there.get(start.key)
+            if sha is None:
+                answers.append("created")
+                there[start.key] = start.sha  # another one of this key in the same call is a second start
+            else:
+                answers.append("same" if sha == start.sha else "conflict")
+        return answers
+
+    async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        return await self._calls.run(lambda connection: self._send(connection, mail, grace), writes=True)
+
+    async def _send(self, connection: Connection, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        if not mail:
+            return []
+        answers = [Sent("missing")] * len(mail)
+        seen: set[tuple[str, str]] = set()
+        for place, fresh, queue, holder, sha, version in sorted(
+            await connection.fetch(self._sql.send, *columns.mail_columns(mail), grace)
+        ):
+            one = mail[place - 1]
+            answers[place - 1] = _sent(one, fresh and (one.key, one.id) not in seen, queue, holder, sha, version)
+            seen.add((one.key, one.id))
+        return answers
+
+    # Holds
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        if not keys:
+            return []
+        # A key named twice is held once: a second hold by the same worker would write a barrier.
+        once = sorted(set(keys))
+        remembered = [(known or {}).get(key, (None, None)) for key in once]
+        parameters = (
+            once,
+            [version for version, _ in remembered],
+            [token for _, token in remembered],
+            me,
+            lease,
+            _TAKEN_OVER,
+            sorted(PROGRESS),
+        )
+        records = await self._holds.run(lambda c: c.fetch(self._sql.hold, *parameters), writes=True)
+        answers = _hold_answers(records)
+        return [answers.get(key) or Gone(key) for key in keys]
+
+    async def renew(self, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
+        if not holds:
+            return set()
+        keys, tokens = zip(*sorted(holds), strict=True)
+        kept = await self._holds.run(lambda c: c.fetch(self._sql.renew, keys, tokens, lease), writes=True)
+        return {key for (key,) in kept}
+
+    async def release(self, holds: Sequence[tuple[str, int]]) -> None:
+        if holds:
+            keys, tokens = zip(*sorted(holds), strict=True)
+            await self._holds.run(lambda c: c.execute(self._sql.release, keys, tokens), writes=True)
+
+    async def mail(self, keys: Sequence[str]) -> dict[str, list[Mail]]:
+        boxes: dict[str, list[Mail]] = {key: [] for key in keys}
+        for key, id, data, sha in await self._holds.run(lambda c: c.fetch(self._sql.mail, list(boxes)), writes=False):
+            boxes[key].append(Mail(key, id, data, sha))
+        return boxes
+
+    # Commit
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        return await self._commits.run(lambda connection: self._commit(connection, group, grace), writes=True)
+
+    async def _commit(
+        self, connection: Connection, group: Sequence[Commit], grace: int, within: _Within | None = None
+    ) -> list[Outcome]:
+        """Send the group; take out what is refused, or was written by somebody else meanwhile, and send the rest."""
+        answers: dict[str, Outcome] = {}
+        rest = sorted(group, key=_key)
+        assert len({commit.key for commit in rest}) == len(rest), "an execution has one commit in flight"
+        careful = within is not None
+        for _ in range(ROUNDS):
+            if not rest:
+                break
+            try:
+                async with (within or _nothing)(connection):
+                    refusals = await self._write(connection, rest, grace, careful)
+            except asyncpg.UniqueViolationError:
+                # An occupied version, or a message that is in the log already: look before writing, from now on.
+                careful = True
+                answers.update((commit.key, "stale") for commit in rest if columns.folds_twice(commit))
+            else:
+                answers.update((key, "mail" if answer == "park" else answer) for key, answer in refusals)
+                if all(answer == "park" for _, answer in refusals):
+                    break
+            rest = [commit for commit in rest if commit.key not in answers]
+        else:
+            raise StoreUnavailable(
+                f"{self.address.shown}: others wrote in the same logs, again and again; nothing was written; try again"
+            )
+        return [answers.get(commit.key, "ok") for commit in group]
+
+    async def _write(
+        self, connection: Connection, group: Sequence[Commit], grace: int, careful: bool
+    ) -> list[tuple[str, Outcome]]:
+        if not careful and all(map(columns.is_step, group)):
+            rows = columns.rows_columns((commit.key, row) for commit in group for row in commit.rows)
+            await connection.execute(self._sql.steps, *rows)
+            return []
+        parameters = columns.group_columns(group)
+        children = [child for commit in group for child in commit.children]
+        mail = [letter for commit in group for letter in commit.mail]
+        if not children and not mail:
+            return cast("list[Any]", await connection.fetch(self._sql.commit_group, *parameters, careful))
+        starts = columns.starts_columns(children)
+        letters = columns.mail_columns(mail)
+        return cast(
+            "list[Any]",
+            await connection.fetch(self._sql.commit_family, *parameters, careful, *starts, *letters, grace),
+        )
+
+    # What is due
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        grace = max(grace, 1)  # a row that stayed due would be found for ever
+        parameters = list(queues), list(definitions), limit, grace
+        return list(starmap(Due, await self._holds.run(lambda c: c.fetch(self._sql.claim, *parameters), writes=True)))
+
+    async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
+        parameters = list(queues), list(definitions)
+        found: int | None = await self._holds.run(lambda c: c.fetchval(self._sql.next_due, *parameters), writes=False)
+        return found
+
+    async def backlog(self) -> list[Backlog]:
+        return list(starmap(Backlog, await self._calls.run(lambda c: c.fetch(self._sql.backlog), writes=False)))
+
+    # Reading
+
+    async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
+        rows = await self._calls.run(lambda c: c.fetch(self._sql.read, key, after, until, limit), writes=False)
+        return list(starmap(Row, rows))
+
+    async def head(self, key: str) -> Head | None:
+        found = await self._calls.run(lambda c: c.fetchrow(self._sql.head, key), writes=False)
+        return None if found is None else Head(*found)
+
+    async def find(self, query: Query) -> list[Head]:
+        statement, values = search.statement(query, self._sql.schema)
+        return list(starmap(Head, await self._calls.run(lambda c: c.fetch(statement, *values), writes=False)))
+
+    # In a transaction of the caller's
+
+    async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]:
+        """Start executions in the caller's transaction: they exist if, and only if, it commits."""
+        answers = await self._start(connection, starts, grace)
+        await connection.execute(self._sql.notify, self.address.channel)
+        return answers
+
+    async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        """Send mail in the caller's transaction. The executions cannot end before it does."""
+        answers = await self._send(connection, mail, grace)
+        await connection.execute(self._sql.notify, self.address.channel)
+        return answers
+
+    async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        """Commit in the caller's transaction. After an answer other than `ok` the caller should roll back."""
+        return await self._commit(connection, group, grace, within=_savepoint)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """A connection with an open transaction, which commits at the end of the block."""
+        async with self._guests.borrow() as line:
+            connection, transaction = await line.run(_begin, writes=False)
+            try:
+                yield connection
+            except BaseException:
+                await _roll_back(line, transaction)
+                raise
+            try:
+                await transaction.commit()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                if trouble.lost(error):
+                    line.drop()
+                raise trouble.meaning(error, self.address.shown, writes=True) from error
+
+
+_Within = Callable[[Connection], AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def _nothing(connection: Connection) -> AsyncIterator[None]:
+    yield
+
+
+def _savepoint(connection: Connection) -> AbstractAsyncContextManager[Any]:
+    return cast("AbstractAsyncContextManager[Any]", connection.transaction())
+
+
+async def _begin(connection: Connection) -> tuple[Connection, Any]:
+    transaction = connection.transaction()
+    await transaction.start()
+    return connection, transaction
+
+
+async def _roll_back(line: Line, transaction: Any) -> None:
+    try:
+        await transaction.rollback()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        line.drop()  # the server rolls back what has lost its connection
+
+
+def _key(commit: Commit) -> str:
+    return commit.key
+
+
+def _sent(mail: Mail, fresh: bool, queue: str | None, holder: str | None, sha: str | None, version: int | None) -> Sent:
+    if queue is None:
+        return Sent("missing")
+    if fresh:
+        return Sent("accepted", queue, holder)
+    if sha is not None:
+        return Sent("duplicate" if sha == mail.sha else "conflict", queue, holder)
+    if version is not None:
+        return Sent("duplicate", queue, holder, version)
+    return Sent("ended", queue)
+
+
+def _hold_answers(records: Sequence[Any]) -> dict[str, HoldAnswer]:
+    answers: dict[str, HoldAnswer] = {}
+    rows: dict[str, list[Row]] = {}
+    mail: dict[str, list[Mail]] = {}
+    for what, key, n, kind, at, fence, a, b, c, d, data in records:
+        match what:
+            case 0:
+                rows[key], mail[key] = [], []
+                answers[key] = Held(key, n, a, b, kind, c, rows[key], mail[key], d, at)
+            case 1:
+                rows[key].append(Row(n, kind, data, at, fence, a))
+            case 2:
+                mail[key].append(Mail(key, a, data, b))
+            case 3:
+                answers[key] = Busy(key, a)
+            case _:
+                answers[key] = Queued(key)
+    return answers
+
+
+class _Statements:
+    """Every statement with the schema's name in it: they mean the same whatever the search path is."""
+
+    def __init__(self, schema: str) -> None:
+        def call(name: str, count: int) -> str:
+            return f"select * from {schema}.{name}({', '.join(f'${n + 1}' for n in range(count))})"
+
+        self.schema = schema
+        self.now = f"select {schema}.now_us()"
+        self.notify = "select pg_notify($1, '')"
+        self.test_clock = (
+            f"create or replace function {schema}.now_us() returns bigint language sql volatile as"
+            " $$ select current_setting('perdure.now')::bigint $$"
+        )
+        self.start = call("start", 23)
+        self.send = call("send", 5)
+        self.hold = call("hold", 7)
+        self.renew = call("renew", 3)
+        self.release = f"select {schema}.release($1, $2)"
+        self.commit_group = call("commit_group", 29)
+        self.commit_family = call("commit_family", 56)
+        self.claim = call("claim", 4)
+        self.next_due = call("next_due", 2)
+        self.backlog = call("backlog", 0)
+        self.steps = (
+            f"insert into {schema}.events (key, version, type, data, at, fence, message_id) select * from"
+            " unnest($1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::text[])"
+        )
+        self.mail = (
+            f"select m.key, m.id, m.data, m.sha from {schema}.messages m where m.key = any ($1) and not exists"
+            f" (select 1 from {schema}.events e where e.key = m.key and e.message_id = m.id) order by m.seq"
+        )
+        self.read = (
+            f"select version, type, data, at, fence, message_id from {schema}.events"
+            " where key = $1 and version > $2 and version <= coalesce($3, 9223372036854775807)"
+            " order by version limit $4"
+        )
+        self.head = search.head_statement(schema)

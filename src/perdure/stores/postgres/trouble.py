@@ -1,0 +1,83 @@
+"""What an error of PostgreSQL or of its driver means to the caller.
+
+Rules kept here: an error that the server reports inside a statement has rolled it back, so nothing was written; a
+connection that ends, or that says nothing any more, leaves a write unknown.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+from perdure.errors import (
+    InvalidValue,
+    OutcomeUnknown,
+    PerdureError,
+    StoreError,
+    StoreFull,
+    StoreOutdated,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+#: Serialization failure, deadlock, lock timeout: the whole call is repeated.
+REPEAT = frozenset({"40001", "40P01", "55P03"})
+
+_MEANINGS: list[tuple[str, type[PerdureError], str]] = [
+    ("40", StoreUnavailable, "others were in the way, again and again; nothing was written; try again"),
+    ("55P03", StoreUnavailable, "another transaction kept a lock for longer than lock_timeout; nothing was written"),
+    ("57014", StoreUnavailable, "the statement took longer than statement_timeout; nothing was written; try again"),
+    ("53100", StoreFull, "the disk of the database is full; nothing was written; make room, then try again"),
+    ("53", StoreUnavailable, "the database is short of resources; nothing was written; try again"),
+    ("25006", StoreReadOnly, "the database takes no writes (a replica, or read-only); nothing was written"),
+    ("22", InvalidValue, "a value cannot be stored; nothing was written"),
+    (
+        "42501",
+        StoreError,
+        "the role lacks a right; `perdure migrate --grant ROLE`, run as the owner, gives all of them",
+    ),
+    ("3F000", StoreOutdated, "the schema is not there; run `perdure migrate`"),
+    ("42P01", StoreOutdated, "a table is not there; run `perdure migrate`"),
+    ("42883", StoreOutdated, "a function is not there; run `perdure migrate`"),
+    ("28", StoreError, "the database does not let this role in; check the user, the password and pg_hba.conf"),
+    ("3D000", StoreError, "there is no such database; create it first"),
+]
+
+
+def lost(error: BaseException) -> bool:
+    """Whether the connection is of no use any more."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _fatal(error)
+    return isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError))
+
+
+def _fatal(error: asyncpg.PostgresError) -> bool:
+    state = error.sqlstate or ""
+    severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
+    return state.startswith(("08", "57P")) or severity in ("FATAL", "PANIC")
+
+
+def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
+    """The error to raise for one that came while a call was under way."""
+    detail = f"({type(error).__name__}: {error})"
+    if lost(error):
+        if writes:
+            return OutcomeUnknown(
+                f"{place}: the connection was lost while a write was under way, so it may or may not have happened;"
+                f" repeat the call with the same ids {detail}"
+            )
+        return StoreUnavailable(f"{place}: the connection was lost; try again {detail}")
+    state = getattr(error, "sqlstate", None) or ("22" if isinstance(error, (UnicodeError, OverflowError)) else "")
+    for prefix, kind, text in _MEANINGS:
+        if state.startswith(prefix):
+            return kind(f"{place}: {text} {detail}")
+    return StoreError(f"{place}: PostgreSQL refused; nothing was written {detail}")
+
+
+def unreachable(error: BaseException, place: str) -> PerdureError:
+    """The error to raise for a connection that could not be made: nothing was sent."""
+    detail = f"({type(error).__name__}: {error})"
+    state = getattr(error, "sqlstate", None) or ""
+    for prefix, kind, text in _MEANINGS:
+        if state.startswith(prefix) and prefix[:2] in ("28", "3D"):
+            return kind(f"{place}: {text} {detail}")
+    return StoreUnavailable(f"{place}: the database cannot be reached; is it running? {detail}")
