@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from perdure.core.records import ACTION, ENDED, Query
+from perdure.core.records import ENDED, Query
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(e.version) from {schema}.events e where e.key = h.key), h.sha, h.parent, h.parent_ref,
   h.state, h.waits, h.result, h.started_at, h.changed_at,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
-  (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2)
+  (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2), coalesce(w.token, 0)
 from (select {schema}.now_us() as now offset 0) n, {schema}.heads h left join {schema}.wakes w on w.key = h.key
 where """
 
@@ -38,8 +38,8 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
         parts.append(f"h.workflow = {value(query.workflow)}")
     if query.parent is not None:
         parts.append(f"h.parent = {value(query.parent)}")
-    if not query.actions:
-        parts.append(f"not starts_with(h.workflow, '{ACTION}')")
+    if not query.inner:
+        parts.append("position(':' in h.workflow) = 0")
     if query.after is not None:
         parts.append(f"h.started_at >= {value(query.after)}")
     if query.before is not None:

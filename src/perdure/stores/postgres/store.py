@@ -354,7 +354,7 @@ def _hold_answers(records: Sequence[Any]) -> dict[str, HoldAnswer]:
         match what:
             case 0:
                 rows[key], mail[key] = [], []
-                answers[key] = Held(key, n, a, b, kind, c, rows[key], mail[key], d, at)
+                answers[key] = Held(key, n, a, b, kind, c, rows[key], mail[key], d, at, fence is not None)
             case 1:
                 rows[key].append(Row(n, kind, data, at, fence, a))
             case 2:

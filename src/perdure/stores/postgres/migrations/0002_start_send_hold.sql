@@ -196,7 +196,10 @@ begin
     end loop;
   end if;
   return query
-    select 0::smallint, h.key, u.t, u.l, h.parent_ref, null::bigint, h.definition, h.queue, h.status, h.parent,
+    select 0::smallint, h.key, u.t, u.l, h.parent_ref,
+           case when line is not null then
+             (select 1::bigint from wakes w where w.key = h.key and w.lane is not null) end,
+           h.definition, h.queue, h.status, h.parent,
            null::bytea
     from unnest(held, tokens, lapsed) u(k, t, l) join heads h on h.key = u.k;
   return query

@@ -279,7 +279,7 @@ declare
   now bigint := now_us();
 begin
   return query select f.queue, count(*), min(f.due) from (
-    select w.queue, w.due from wakes w where w.due <= now
+    select w.queue, w.due from wakes w where w.due <= now and w.queue <> ''
     union all
     select m.queue, m.due from messages m where m.due <= now
     limit 10000) f group by f.queue order by f.queue;
