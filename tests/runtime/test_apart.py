@@ -267,3 +267,37 @@ async def test_two_slow_actions_of_one_execution_run_on_two_workers_and_join(wor
 async def test_workflows_with_actions_elsewhere_survive_a_crash_at_every_call(world: World) -> None:
     report = await world.crash_everywhere(album, 1)
     assert report.runs > 4
+
+
+@action
+async def slowly(n: int) -> int:
+    note()
+    await asyncio.sleep(5)
+    return n
+
+
+@workflow
+async def side_by_side(count: int) -> int:
+    return sum(await asyncio.gather(*(slowly(n) for n in range(count))))
+
+
+async def test_an_action_for_which_there_is_no_room_runs_where_there_is(world: World) -> None:
+    async with World(workers=2, concurrency=1, spill="1s") as fleet:
+        began = fleet.micros()
+        run = await fleet.start(side_by_side, 2, id="s")
+        assert await run.result() == 1
+        assert fleet.micros() - began < 7_000_000
+        assert "ActionScheduled" in await types(fleet, run)
+        assert sorted(calls) == [(f"default/s/{ref}/slowly", 1, "s") for ref in (1, 2)]
+
+
+async def test_alone_a_worker_gets_through_all_that_it_has_no_room_for(world: World) -> None:
+    async with World(workers=1, concurrency=2, spill="1s") as lonely:
+        assert await lonely.run(side_by_side, 10) == 45
+        assert len(calls) == 10
+
+
+async def test_what_waits_for_a_place_survives_a_crash_at_every_call(world: World) -> None:
+    async with World(workers=0, concurrency=1, spill="1s") as crowded:
+        report = await crowded.crash_everywhere(side_by_side, 3, same_inputs=False)
+        assert report.runs > 4

@@ -246,4 +246,5 @@ class Hint(Struct, frozen=True, gc=False):
     queue: str = ""
     to: str | None = None  # the worker that holds it
     ended: bool = False  # not work but news: the execution has ended
+    away: bool = False  # there is no room where it comes from: rather for another worker of the queue
     news: str = ""  # for all workers, as "breaker:charge:open:1700000000000000"

@@ -45,6 +45,7 @@ class Options(Struct, frozen=True):
     breaker: Breaker | None = None
     concurrency: int | None = None  # attempts at once in one worker
     queue: str = ""  # other than that of the workflow
+    transactional: bool = False
 
 
 class Action(Generic[P, R]):
@@ -196,6 +197,7 @@ class ActionDecorator:
         breaker: Breaker | None = ...,
         concurrency: int | None = ...,
         queue: str = ...,
+        transactional: bool = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -215,6 +217,7 @@ class ActionDecorator:
         breaker: Breaker | None = None,
         concurrency: int | None = None,
         queue: str = "",
+        transactional: bool = False,
     ) -> Any:
         """Make an action of a function.
 
@@ -223,7 +226,8 @@ class ActionDecorator:
         is. `timeout` limits one attempt, `deadline` all of them, `heartbeat` the time between two calls of
         `action.heartbeat()`, `concurrency` the attempts at once in one worker. The `breaker` leaves a service alone
         that fails again and again. With a `queue` it runs on the workers of that queue, as an execution of its own;
-        without one it runs where its workflow does, while there is room.
+        without one it runs where its workflow does, while there is room. `transactional`: what it writes over
+        `action.connection` and its result are one commit, exactly once (PostgreSQL).
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
@@ -241,9 +245,15 @@ class ActionDecorator:
             breaker,
             concurrency,
             queue,
+            transactional,
         )
 
+        if transactional and at_most_once:
+            raise UsageError("a transactional action happens exactly once: at_most_once adds nothing to that")
+
         def decorate(function: Callable[..., Any]) -> Action[..., Any]:
+            if transactional and not inspect.iscoroutinefunction(function):
+                raise UsageError(f"{function.__qualname__} must be an `async def` to be transactional")
             made: Action[..., Any] = Action(function, how, name, version, description)
             registry.add_action(made)
             return made
@@ -269,6 +279,14 @@ class ActionDecorator:
     def execution(self) -> str:
         """The id of the execution that called."""
         return this_attempt("action.execution").execution
+
+    @property
+    def connection(self) -> Any:
+        """Of a transactional action: the asyncpg connection whose transaction also commits the result."""
+        connection = this_attempt("action.connection").connection
+        if connection is None:
+            raise UsageError("action.connection works only in an action declared with transactional=True")
+        return connection
 
     @property
     def progress(self) -> Any:

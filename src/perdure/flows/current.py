@@ -24,6 +24,7 @@ class Attempt(Protocol):
     """One try of an action, as the action sees it."""
 
     fence: int
+    connection: Any
 
     @property
     def execution(self) -> str: ...

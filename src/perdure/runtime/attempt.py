@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -30,8 +30,8 @@ from perdure.errors import CircuitOpen, InvalidValue, LimitReached
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
 from perdure.runtime.circuits import Circuits
-from perdure.runtime.clock import Clock
-from perdure.runtime.slots import ActionSlots
+from perdure.runtime.settings import Settings
+from perdure.runtime.slots import ActionSlots, Crowded
 
 
 def key_of_call(whose: str, ref: int, action: str) -> str:
@@ -39,36 +39,45 @@ def key_of_call(whose: str, ref: int, action: str) -> str:
     return f"{whose}/{ref}/{action}"
 
 
+class House(Protocol):
+    """What attempts need of their worker."""
+
+    settings: Settings
+
+    @property
+    def spill(self) -> float | None: ...
+    def now(self) -> int: ...
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> None: ...
+
+
+class Whose(Protocol):
+    """The execution that an attempt is for."""
+
+    key: str
+    token: int
+
+    def settled(self, ref: int, event: ev.Event | None) -> None: ...
+    def progressed(self, ref: int, details: Raw) -> None: ...
+
+
 class Attempts:
     """Starts the attempts of one worker, and what they share: slots, circuits, threads, the clock."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        client: Client,
-        executor: Executor,
-        circuits: Circuits,
-        concurrency: int,
-        payload_bytes: int,
-    ) -> None:
-        self.clock = clock
+    def __init__(self, house: House, client: Client, executor: Executor, circuits: Circuits) -> None:
+        settings = house.settings
+        self.house = house
+        self.now = house.now
         self.client = client
         self.executor = executor
         self.circuits = circuits
-        self.slots = ActionSlots(concurrency)
-        self.payload_bytes = payload_bytes
+        self.slots = ActionSlots(settings.concurrency)
+        self.payload_bytes = settings.payload_bytes
+        self.spill = house.spill
         self.loop = asyncio.get_running_loop()
 
-    def start(
-        self,
-        whose: str,
-        fence: int,
-        asked: Asked,
-        settled: Callable[[int, ev.Event | None], None],
-        progressed: Callable[[int, Raw], None],
-    ) -> Running:
-        """Begin one attempt at once; `settled` gets the event of its end, or None when it was cancelled."""
-        return Running(self, whose, fence, asked, settled, progressed)
+    def start(self, whose: Whose, asked: Asked) -> Running:
+        """Begin one attempt at once; `whose.settled` gets the event of its end, or None when it was cancelled."""
+        return Running(self, whose, asked)
 
     def calling(self, whose: str, asked: Asked) -> None:
         """The function of an action is about to be called: a place for tests to watch."""
@@ -83,35 +92,27 @@ class Running:
 
     __slots__ = (
         "_loop",
-        "_progressed",
         "_scope",
-        "_settled",
         "_shared",
+        "_who",
         "action",
         "asked",
         "cancelled",
+        "connection",
         "fence",
         "task",
         "whose",
     )
 
-    def __init__(
-        self,
-        shared: Attempts,
-        whose: str,
-        fence: int,
-        asked: Asked,
-        settled: Callable[[int, ev.Event | None], None],
-        progressed: Callable[[int, Raw], None],
-    ) -> None:
-        self.whose = whose
-        self.fence = fence
+    def __init__(self, shared: Attempts, who: Whose, asked: Asked) -> None:
+        self.whose = who.key
+        self.fence = who.token
+        self.connection: Any = None
         self.asked = asked
         self.action: Action[..., Any] = asked.spec
         self.cancelled = False  # read by threads: a plain attribute is enough
         self._shared = shared
-        self._settled = settled
-        self._progressed = progressed
+        self._who = who
         self._scope: asyncio.Timeout | None = None
         self._loop = shared.loop
         context = contextvars.copy_context()
@@ -166,29 +167,35 @@ class Running:
         if self._scope is not None and silence is not None and not self._scope.expired():
             self._scope.reschedule(self._loop.time() + silence / 1e6)
         if details is not None:
-            self._progressed(self.asked.ref, details)
+            self._who.progressed(self.asked.ref, details)
 
     # The attempt itself.
 
     async def _go(self) -> None:
         event: ev.Event | None = None
+        name, limit = self.action.name, self.action.how.concurrency
         try:
-            name, limit = self.action.name, self.action.how.concurrency
-            await self._shared.slots.enter(self.tenant, name, limit)
+            await self._shared.slots.enter(self.tenant, name, limit, self._patience())
             try:
                 event = await self._guarded()
             finally:
                 self._shared.slots.leave(name, limit)
+        except Crowded:
+            event = ev.ActionScheduled(self.asked.ref, name, self.asked.args)  # others may have room for it
         finally:
             self.task = None  # no cycle is left for the garbage collector
-            self._settled(self.asked.ref, event)
+            self._who.settled(self.asked.ref, event)
+
+    def _patience(self) -> float | None:
+        """How long to wait for a place; an action that runs apart already, or that was announced, waits."""
+        return None if self.action.call_key or self.asked.started else self._shared.spill
 
     async def _guarded(self) -> ev.Event | None:
         """The outcome, as far as the circuit of the action lets this attempt through."""
         breaker, circuit = self.action.how.breaker, self._shared.circuits.of(self.action)
         if breaker is None or circuit is None:
             return (await self._outcome())[0]
-        now = self._shared.clock.now()
+        now = self._shared.now()
         if circuit.refuses(now):
             circuit.refused += 1
             return self._refused(breaker, circuit.until, now)
@@ -198,7 +205,7 @@ class Running:
         try:
             event, failure = await self._outcome()
         finally:
-            now = self._shared.clock.now()
+            now = self._shared.now()
             if event is None or isinstance(failure, InvalidValue | LimitReached):
                 circuit.abandoned(ticket, now)
             else:
@@ -207,17 +214,31 @@ class Running:
 
     async def _outcome(self) -> tuple[ev.Event | None, BaseException | None]:
         """The event of this attempt, and the error if it failed."""
-        asked, began = self.asked, self._shared.clock.now()
+        began = self._shared.now()
         try:
-            result = self._storable(await self._limited(began))
-            number = asked.attempts + 1
-            return ev.ActionSettled(asked.ref, self.action.name, asked.args, result, None, number, began), None
+            if self.action.how.transactional:
+                await self._shared.house.perform(self._who, self.asked.ref, lambda conn: self._within(conn, began))
+                return None, None
+            return await self._success(began), None
         except asyncio.CancelledError as error:
             if self.cancelled or (self.task is not None and self.task.cancelling()):
                 return None, None
             return self._failed(error, began), error  # raised by the action itself
         except (Exception, SystemExit) as error:
             return self._failed(error, began), error
+
+    async def _success(self, began: int) -> ev.Event:
+        asked = self.asked
+        result = self._storable(await self._limited(began))
+        return ev.ActionSettled(asked.ref, self.action.name, asked.args, result, None, asked.attempts + 1, began)
+
+    async def _within(self, connection: Any, began: int) -> ev.Event:
+        """The action uses the connection for as long as it runs; its result is written over the same one."""
+        self.connection = connection
+        try:
+            return await self._success(began)
+        finally:
+            self.connection = None
 
     async def _limited(self, began: int) -> Any:
         limit = self._limit(began)
@@ -279,7 +300,7 @@ class Running:
         return kind_of(error, self.action.how.errors, self.action.how.retry.fatal)
 
     def _failed(self, error: BaseException, began: int) -> ev.Event:
-        asked, how, now = self.asked, self.action.how, self._shared.clock.now()
+        asked, how, now = self.asked, self.action.how, self._shared.now()
         number, kind = asked.attempts + 1, self._kind(error)
         failure = describe(error, number, kind)
         least = left_alone(error) if kind == "external" else 0

@@ -146,4 +146,18 @@ class Committer:
     def _grounded(self, group: Group) -> None:
         self._flight = None
         for resident in group.batch:
-            resident.flying = False
+            self.set_free(resident)
+
+    async def reserve(self, resident: Resident) -> None:
+        """Keep one execution out of all groups: something else writes to its log."""
+        while resident.flying:
+            if resident.landing is None:
+                resident.landing = asyncio.get_running_loop().create_future()
+            await asyncio.shield(resident.landing)
+        resident.flying = True
+
+    def set_free(self, resident: Resident) -> None:
+        resident.flying = False
+        if resident.landing is not None:
+            resident.landing.set_result(None)
+            resident.landing = None

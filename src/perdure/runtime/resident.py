@@ -9,6 +9,7 @@ Rules kept here:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.commands import Asked
+from perdure.core.loop import turns
 from perdure.core.records import ACTION, Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.errors import LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
@@ -70,6 +72,7 @@ class Resident:
         self.lease_until = 0.0
         self.gone = False
         self.flying = False  # a commit of it is under way
+        self.landing: asyncio.Future[None] | None = None  # for who waits until it is not
         self.rung = False  # the committer will look at it
         self._done: list[str] = []
         self._letters: list[Mail] = []
@@ -82,6 +85,7 @@ class Resident:
         self._progress: dict[int, Raw] = {}
         self._progress_at: dict[int, int] = {}
         self._announced: set[int] = set()
+        self._crowded: list[int] = []  # actions for which there is no room here
         self._settling: set[int] = set()  # attempts that are over but not yet fed
         self._shown: Status | None = None  # a change of status that the head does not show yet
         self._alarm = 0  # when the worker will ring anyway
@@ -130,7 +134,9 @@ class Resident:
         self._progress.pop(ref, None)
         if self.gone:
             return
-        if event is not None:
+        if isinstance(event, ev.ActionScheduled):
+            self._crowded.append(ref)
+        elif event is not None:
             self._settling.add(ref)
             self.inputs.append(event)
         elif self.replay is not None and ref in self.replay.actions:
@@ -153,6 +159,25 @@ class Resident:
         ref = key.removeprefix(f"{self.key}.")
         child = self.replay.children.get(int(ref)) if self.replay is not None and ref.isdecimal() else None
         return child.spec.queue if child is not None else self._sent.get(key, self.workflow.queue)
+
+    def wants(self, ref: int) -> bool:
+        return self.replay is not None and ref in self.replay.actions and not self._ending()
+
+    def settle_within(self, ref: int, event: ev.Event, now: int) -> Commit:
+        """The commit of an outcome that is written in a transaction of its own, with the turn that it causes."""
+        with turns():
+            self._append(event, now)
+        self._settle = None
+        return Commit(
+            key=self.key,
+            token=self.token,
+            rows=self.rows,
+            status=self._shown,
+            fired=self._fired,
+            done=self._done,
+            children=self._children,
+            mail=self._mail,
+        )
 
     # Towards a commit.
 
@@ -247,9 +272,7 @@ class Resident:
                 self.later[ref] = asked.due
                 self.house.ring_at(self, asked.due)
             else:
-                self.running[ref] = self.house.attempts.start(
-                    self.key, self.token, asked, self.settled, self.progressed
-                )
+                self.running[ref] = self.house.attempts.start(self, asked)
 
     def drop(self) -> None:
         """Forget everything: somebody else goes on with it, or it is over."""
@@ -501,11 +524,15 @@ class Resident:
         replay = self.replay
         if replay is None or replay.paused is not None or self._ending() or self.house.draining:
             return
+        replay.fresh += self._crowded
         for ref in replay.fresh:  # not a copy: to settle one as unknown may ask for the next
             asked = replay.actions.get(ref)
             if asked is None or asked.apart or ref in self.running or self.replay is not replay:
                 continue
             how = asked.spec.how
+            if ref in self._crowded:
+                self._send_apart(asked, self.workflow.queue, now)
+                continue
             if how.queue and how.queue not in self.house.settings.queue_names:
                 self._send_apart(asked, how.queue, now)
                 continue
@@ -516,6 +543,7 @@ class Resident:
                 self._append(ev.ActionStarted(ref, asked.spec.name, asked.args), now)
             elif ref not in self._announced:
                 self._append(_unknown(asked), now)
+        self._crowded.clear()
 
     def _note_progress(self, now: int) -> None:
         for ref, details in list(self._progress.items()):

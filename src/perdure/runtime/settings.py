@@ -38,6 +38,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     cache: Annotated[int, Meta(ge=0)] = 1000
     concurrency: Count = 1000
     threads: Count = 32
+    spill: Seconds | None = None
     group: Count = 400
     group_bytes: Count = 1_000_000
     payload_bytes: Count = 1_000_000
@@ -73,6 +74,7 @@ MEANING = {
     "cache": "waiting executions that a worker keeps in memory to spare itself their replay",
     "concurrency": "actions that a worker runs at once",
     "threads": "threads for actions that are plain functions",
+    "spill": "how long an action waits for a place before any worker may run it; 1 s on PostgreSQL, else never",
     "group": "executions in one commit",
     "group_bytes": "bytes of events in one commit",
     "payload_bytes": "bytes of one input, event, result or published state",

@@ -11,6 +11,10 @@ import asyncio
 from perdure.core.fairness import RoundRobin
 
 
+class Crowded(Exception):
+    """No place came free in time."""
+
+
 class Slots:
     """A number of places, and the line of those who wait for one."""
 
@@ -19,20 +23,26 @@ class Slots:
         self._line: RoundRobin[asyncio.Future[None]] = RoundRobin()
         self._closed = False
 
-    async def enter(self, tenant: str) -> None:
+    async def enter(self, tenant: str, patience: float | None = None) -> None:
+        """Take a place; after `patience` seconds in the line, give up."""
         if self._closed:
             raise asyncio.CancelledError("no more attempts begin here")
         if self.free > 0:
             self.free -= 1
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
         self._line.put(tenant, turn)
+        alarm = None if patience is None else loop.call_later(patience, _give_up, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.leave()  # it was ours already
             raise
+        finally:
+            if alarm is not None:
+                alarm.cancel()
 
     def leave(self) -> None:
         while self._line:
@@ -49,6 +59,11 @@ class Slots:
             self._line.take().cancel()
 
 
+def _give_up(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(Crowded())
+
+
 class ActionSlots:
     """The places of a worker's attempts."""
 
@@ -56,16 +71,16 @@ class ActionSlots:
         self._worker = Slots(concurrency)
         self._actions: dict[str, Slots] = {}
 
-    async def enter(self, tenant: str, action: str, limit: int | None) -> None:
+    async def enter(self, tenant: str, action: str, limit: int | None, patience: float | None = None) -> None:
         """Take a place of the action, if these are limited, and then one of the worker."""
         own = self._own(action, limit)
         if own is None:
-            await self._worker.enter(tenant)
+            await self._worker.enter(tenant, patience)
             return
-        await own.enter(tenant)
+        await own.enter(tenant, patience)
         try:
-            await self._worker.enter(tenant)
-        except asyncio.CancelledError:
+            await self._worker.enter(tenant, patience)
+        except (asyncio.CancelledError, Crowded):
             own.leave()
             raise
 

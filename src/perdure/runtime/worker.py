@@ -11,18 +11,19 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from perdure.core import guard
 from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
-from perdure.core.records import Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, tenant_of
-from perdure.errors import StoreError
+from perdure.core.records import ACTION, Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, tenant_of
+from perdure.errors import StoreError, UsageError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
-from perdure.ports import Store, Stream
+from perdure.ports import Joining, Store, Stream
+from perdure.runtime import joint
 from perdure.runtime.attempt import Attempts
 from perdure.runtime.circuits import Circuits
 from perdure.runtime.clock import Clock
@@ -61,7 +62,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         circuits = Circuits(self._tell, registry.breaker)
-        self.attempts = Attempts(clock, client, self._executor, circuits, settings.concurrency, settings.payload_bytes)
+        self.attempts = Attempts(self, client, self._executor, circuits)
         self._committer = Committer(self, store, clock, settings)
         self._cache: OrderedDict[str, Resident] = OrderedDict()
         self._mailed: set[str] = set()
@@ -138,6 +139,13 @@ class Worker:
                 continue
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)
+
+    @property
+    def spill(self) -> float | None:
+        """How long an action waits for a place here before it is offered to others, where there may be others."""
+        if self.settings.spill is None:
+            return 1.0 if isinstance(self._store, Joining) else None
+        return self.settings.spill
 
     # What residents call.
 
@@ -316,7 +324,7 @@ class Worker:
         with turns():
             for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
                 if outcome == "ok":
-                    hints += [Hint(start.key, start.queue) for start in commit.children]
+                    hints += [_hint(start) for start in commit.children]
                     hints += [Hint(letter.key, resident.queue_of(letter.key)) for letter in commit.mail]
                     if isinstance(commit.settle, End):
                         hints.append(Hint(resident.key, ended=True))
@@ -325,6 +333,31 @@ class Worker:
                     self._settle(resident, commit, outcome, now)
         if hints:
             await self._stream.publish(self._addressed(hints))
+
+    # What joint commits call.
+
+    async def reserve(self, resident: Resident) -> None:
+        await self._committer.reserve(resident)
+
+    def set_free(self, resident: Resident) -> None:
+        self._committer.set_free(resident)
+        if self.here(resident):
+            self.ring(resident)
+
+    async def joined(self, resident: Resident, commit: Commit) -> None:
+        group = Group()
+        group.add(resident, commit)
+        self._committer.set_free(resident)
+        await self.landed(group, ["ok"])
+
+    async def perform(self, resident: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> None:
+        if not isinstance(self._store, Joining):
+            raise UsageError("a transactional action needs a store with transactions of the caller's: postgresql://…")
+        await joint.perform(self, self._store, resident, ref, work)
+
+    async def forget(self, resident: Resident) -> None:
+        if self.here(resident):
+            await self.unknown([resident])
 
     async def unknown(self, batch: Sequence[Resident]) -> None:
         """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
@@ -494,3 +527,8 @@ class Worker:
             else:
                 log.warning("%s: lost to another worker", key, extra=resident.about)
                 self.evict(resident)
+
+
+def _hint(start: Start) -> Hint:
+    """An action that runs apart does so because there is no room for it here."""
+    return Hint(start.key, start.queue, away=start.workflow.startswith(ACTION))

@@ -79,7 +79,7 @@ class LocalStream:
         everybody: list[Hint] = []
         letters: dict[str, list[Hint]] = {}
         for hint in hints:
-            here = inbox.wants(hint)
+            here = inbox.wants(hint) and not hint.away
             if here:
                 inbox.put(hint)
             if hint.ended or hint.news or (hint.to is None and not here):

@@ -32,8 +32,10 @@ class Hub:
         fits = [inbox for inbox in self._inboxes.values() if inbox.wants(hint)]
         if hint.ended or hint.news or len(fits) < 2:
             return fits
-        if near in fits:
+        if near in fits and not hint.away:
             return [near]
+        if near in fits:
+            fits.remove(near)
         self._turn += 1
         return [fits[self._turn % len(fits)]]
 

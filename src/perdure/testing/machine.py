@@ -16,7 +16,7 @@ from perdure.core.commands import Asked
 from perdure.core.records import End
 from perdure.errors import StoreError
 from perdure.runtime.app import Perdure
-from perdure.runtime.attempt import Running
+from perdure.runtime.attempt import Running, Whose
 from perdure.runtime.worker import Worker
 from perdure.streams.memory import MemoryStream
 from perdure.testing.faults import CrashPoints, Gate, GatedStore, GatedStream, Process, Witness, WrongClock
@@ -156,9 +156,9 @@ class Machine:
         self._counted = worker
         start = worker.attempts.start
 
-        def counted(key: str, fence: int, asked: Asked, *rest: Any) -> Running:
-            self._world.launched(key, fence, asked)
-            return start(key, fence, asked, *rest)
+        def counted(whose: Whose, asked: Asked) -> Running:
+            self._world.launched(whose.key, whose.token, asked)
+            return start(whose, asked)
 
         for verb, watch in (("start", counted), ("calling", self._world.called)):
             setattr(worker.attempts, verb, watch)  # a method, which type checkers rightly defend

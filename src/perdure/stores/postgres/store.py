@@ -37,7 +37,7 @@ from perdure.core.records import (
 from perdure.errors import StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
-from perdure.stores.postgres.connections import Connection, Line, Lines, connect
+from perdure.stores.postgres.connections import Connection, Line, Lines
 
 #: How often a group is sent again because somebody else wrote in one of its logs meanwhile.
 ROUNDS = 8
