@@ -18,7 +18,7 @@ from typing import Any
 from perdure.core import guard
 from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
-from perdure.core.records import ACTION, Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, tenant_of
+from perdure.core.records import ACTION, Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, Start, tenant_of
 from perdure.errors import StoreError, UsageError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
