@@ -247,6 +247,24 @@ async def test_a_worker_that_opens_or_closes_a_circuit_tells_the_others(world: W
     assert states(world) == ["closed", "closed", "closed"]
 
 
+@action(name="breaker.delicate", breaker=Breaker(failures=1))
+async def delicate() -> str:
+    return service.ask()
+
+
+@workflow(name="breaker.delicate_flow")
+async def delicate_flow() -> str:
+    return await delicate()
+
+
+@pytest.mark.world(workers=3)
+async def test_news_reaches_workers_that_have_never_run_the_action(world: World) -> None:
+    await (await world.start(delicate_flow)).until("failed")
+    await world.settle()
+    assert [circuit is not None and circuit.state for circuit in circuits(world, "breaker.delicate")] == ["open"] * 3
+    assert service.asked == 1
+
+
 class LosesNews(NoFaults):
     def hint(self, hint: Hint) -> Sequence[float]:
         return () if hint.news else (0.0,)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure import ActionFailed, Contention, External, Permanent, Retry, Run, Transient, action, workflow
+from perdure import ActionFailed, Breaker, Contention, External, Permanent, Retry, Run, Transient, action, workflow
 from perdure.errors import UsageError
 from perdure.testing import World, simulate
 
@@ -232,6 +232,32 @@ async def test_the_kind_is_in_the_error_that_ends_an_execution(world: World) -> 
     run = await world.start(flow)
     assert await run.until("failed") == "failed"
     assert (await run.log())[-1].data["error"]["kind"] == "external"
+
+
+@action(name="kinds.apart", queue="kinds.elsewhere", errors={LookupError: Contention}, breaker=Breaker(failures=2))
+async def apart() -> None:
+    seen.append(action.attempt)
+    raise KeyError("taken") if action.attempt == 1 else External("ill")
+
+
+@workflow(name="kinds.apart_flow")
+async def apart_flow() -> str:
+    try:
+        await apart()
+    except External as failure:
+        return str(failure)
+    return "?"
+
+
+async def test_an_action_that_runs_apart_has_the_same_strategies(world: World) -> None:
+    await world.workers[0].shut_down()
+    for queue in ("default", "kinds.elsewhere"):
+        world.add_worker(queues=[queue])
+    run = await world.start(apart_flow)
+    assert await run.result() == "ill"
+    assert seen == [1, 2]
+    settled = next(entry for entry in await run.log() if entry.type == "ActionSettled")
+    assert (settled.data["error"]["kind"], settled.data["attempts"]) == ("external", 2)
 
 
 def test_a_kind_that_is_none_is_refused_where_it_is_declared() -> None:

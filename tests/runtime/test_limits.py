@@ -124,7 +124,7 @@ def test_a_place_that_was_given_to_somebody_who_left_is_passed_on() -> None:
         await asyncio.sleep(0)
         slots.leave()
         leaves.cancel()  # it has its place but does not know it yet
-        await asyncio.gather(leaves, stays, return_exceptions=True)
+        await asyncio.wait_for(asyncio.gather(leaves, stays, return_exceptions=True), 5)
         assert leaves.cancelled()
         slots.leave()
         assert slots.free == 1

@@ -152,7 +152,12 @@ def _workflow_data(one: Workflow[..., Any]) -> dict[str, Any]:
 
 def _limits(one: Action[..., Any]) -> str:
     limits = {"timeout": one.how.timeout, "deadline": one.how.deadline, "heartbeat": one.how.heartbeat}
-    return ", ".join(f"{name} {span(value)}" for name, value in limits.items() if value)
+    shown = [f"{name} {span(value)}" for name, value in limits.items() if value]
+    if one.how.concurrency is not None:
+        shown.append(f"{one.how.concurrency} at once")
+    if one.how.breaker is not None:
+        shown.append("breaker")
+    return ", ".join(shown)
 
 
 def _parameters(one: Action[..., Any] | Workflow[..., Any]) -> str:

@@ -79,12 +79,10 @@ def kind_of(error: BaseException, classes: Classes, fatal: tuple[type[BaseExcept
 
 def kind_of_class(kind: type[ActionError]) -> Kind:
     """The kind that an ActionError stands for."""
-    found = next((_KINDS[one] for one in getattr(kind, "__mro__", ()) if one in _KINDS), None)
-    if found is None:
-        raise UsageError(
-            f"{kind!r} is no kind of failure: give Transient, Permanent, Contention, External or a subclass"
-        )
-    return found
+    for one in getattr(kind, "__mro__", ()):
+        if one in _KINDS:
+            return _KINDS[one]
+    raise UsageError(f"{kind!r} is no kind of failure: give Transient, Permanent, Contention, External or a subclass")
 
 
 def checked(classes: Classes) -> Classes:
