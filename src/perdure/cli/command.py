@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
 import inspect
 import os
 import typing
@@ -157,7 +158,9 @@ def _configured(file: str | None) -> Iterator[None]:
             os.environ.update({} if before is None else {CONFIG: before})
 
 
-def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def command(
+    name: str, panel: str | None = None, group: typer.Typer = app
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function, plain or async, whose first parameter is the Call."""
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,9 +183,17 @@ def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..
             raise typer.Exit(code or 0)
 
         run.__signature__, run.__annotations__ = _signature(fn)  # type: ignore[attr-defined]
-        return app.command(name, rich_help_panel=panel)(run)
+        return group.command(name, rich_help_panel=panel)(run)
 
     return decorate
+
+
+def user() -> str:
+    """Who asks, for the log."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
 
 
 def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
