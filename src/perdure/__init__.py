@@ -34,6 +34,7 @@ from perdure.flows.action import Action, action
 from perdure.flows.event import Received, event
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.locks import Lock
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
@@ -47,6 +48,8 @@ __all__ = [
     "ChildFailed",
     "CircuitOpen",
     "Contention",
+    "Dead",
+    "DeadPage",
     "EventConflict",
     "ExecutionCancelled",
     "ExecutionEnded",
@@ -56,6 +59,7 @@ __all__ = [
     "ExecutionStuck",
     "External",
     "Forbidden",
+    "Handled",
     "InvalidValue",
     "LimitReached",
     "Lock",

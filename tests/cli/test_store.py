@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from perdure.runtime.settings import MEANING
 from tests.cli.conftest import Shop
 
 
@@ -25,33 +26,68 @@ def test_a_password_is_not_shown(shop: Shop) -> None:
     shop.store = "sqlite://ada:secret@host/orders.db"
     assert "secret" not in shop.out("config")
     assert {one["name"]: one["value"] for one in shop.json("config")}["store"] == "sqlite://ada:***@host/orders.db"
+    error = shop.error("list")
+    assert "***" in error
+    assert "secret" not in error
 
 
 def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_LEASE", "30s")
     data = {one["name"]: one for one in shop.json("config")}
-    assert data["lease"]["value"] == 30.0
-    assert data["lease"]["source"] == "environment"
-    assert data["store"] == {
-        "name": "store",
-        "variable": "PERDURE_STORE",
-        "value": shop.store,
-        "source": "given",
-        "meaning": data["store"]["meaning"],
+    assert list(data) == list(MEANING)
+    assert data["lease"] == {
+        "name": "lease",
+        "variable": "PERDURE_LEASE",
+        "older": [],
+        "value": 30.0,
+        "default": 10.0,
+        "source": "environment",
+        "place": "PERDURE_LEASE",
+        "meaning": MEANING["lease"],
     }
-    assert data["grace"]["source"] == "default"
+    assert (data["store"]["value"], data["store"]["source"]) == (shop.store, "given")
+    assert (data["grace"]["source"], data["grace"]["place"]) == ("default", "")
     line = next(line for line in shop.out("config").splitlines() if line.startswith("PERDURE_LEASE"))
     assert line.split()[:3] == ["PERDURE_LEASE", "30.0", "environment"]
+
+
+def test_config_tells_the_file_and_the_older_name_that_a_value_comes_from(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.folder / "perdure.toml").write_text('# ours\nlease = "7s"\n')
+    monkeypatch.setenv("WORKER_CONCURRENCY", "12")
+    lines = {line.split()[0]: line.split() for line in shop.out("config").splitlines()}
+    assert lines["PERDURE_LEASE"][1:4] == ["7.0", "file", "perdure.toml:2"]
+    assert lines["PERDURE_CONCURRENCY"][1:4] == ["12", "environment", "WORKER_CONCURRENCY"]
+    data = {one["name"]: one for one in shop.json("config")}
+    assert data["lease"]["place"] == "perdure.toml:2"
+    assert data["concurrency"]["older"] == [data["concurrency"]["place"]] == ["WORKER_CONCURRENCY"]
+
+
+def test_a_file_can_be_named_on_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_CONFIG", "nowhere.toml")
+    (shop.folder / "other.toml").write_text("lease = 3\n")
+    data = {one["name"]: one for one in shop.json("config", "--config", "other.toml")}
+    assert (data["lease"]["value"], data["lease"]["place"]) == (3.0, "other.toml:1")
+    assert "nowhere.toml cannot be read" in shop.run("config", code=2).stderr
+
+
+def test_the_file_counts_for_an_application_that_a_module_makes(shop: Shop) -> None:
+    shop.file.write_text(f"from perdure import Perdure\napp = Perdure()\n{shop.file.read_text()}")
+    (shop.folder / "other.toml").write_text(f'tenant = "acme"\nstore = "{shop.store}"\n')
+    shop.out("start", "shop.py", "echo", '"hi"', "--id", "one", "--config", "other.toml")
+    assert [one["tenant"] for one in shop.json("list", "--tenant", "acme")["executions"]] == ["acme"]
 
 
 def test_config_names_what_is_no_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_LEESE", "30s")
     result = shop.run("config", code=2)
-    assert "PERDURE_LEESE is set, but it is not a setting" in result.stderr
+    assert "PERDURE_LEESE is not a setting of Perdure: did you mean PERDURE_LEASE?" in result.stderr
     assert "PERDURE_LEASE" in result.stdout
     assert "PERDURE_LEESE is not a setting" in shop.error("list")
 
 
 def test_a_wrong_value_is_a_usage_error(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_LEASE", "long")
-    assert "PERDURE_LEASE cannot be 'long'" in shop.error("config")
+    assert "PERDURE_LEASE cannot be 'long'" in shop.error("list")
+    assert "PERDURE_LEASE cannot be 'long'" in shop.run("config", code=2).stderr

@@ -1,18 +1,20 @@
 """What all commands share: their options, their errors, their way to the store.
 
-`@command` adds --store, --tenant, --json and --debug to a function and hands it a `Call`. Rules kept here: stdout has
-the answer and nothing else; errors and notes go to stderr; exit codes are 0 (done), 1 (the answer is no: a failed run,
-a missing execution, a store out of reach), 2 (asked wrongly), 130 (interrupted).
+`@command` adds --store, --tenant, --config, --json and --debug to a function and hands it a `Call`. Rules kept here:
+stdout has the answer and nothing else; errors and notes go to stderr; exit codes are 0 (done), 1 (the answer is no: a
+failed run, a missing execution, a store out of reach), 2 (asked wrongly), 130 (interrupted).
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
 import inspect
+import os
 import typing
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +23,7 @@ import typer
 from typer import Argument, Option
 
 from perdure.cli import loading
-from perdure.cli.display import Display, masked
+from perdure.cli.display import Display
 from perdure.errors import (
     EventConflict,
     ExecutionEnded,
@@ -36,6 +38,8 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.runtime.app import Perdure
+from perdure.runtime.sources import CONFIG
+from perdure.runtime.urls import redacted
 
 app = typer.Typer(
     name="perdure",
@@ -54,16 +58,26 @@ _StoreOption = Annotated[
     Option(
         "--store",
         metavar="URL",
-        help="Where everything is kept; else PERDURE_STORE or sqlite:///perdure.db.",
+        help="Where everything is kept; else the setting `store`.",
         rich_help_panel="All commands",
     ),
 ]
 _TenantOption = Annotated[str | None, Option("--tenant", help="Whose executions.", rich_help_panel="All commands")]
+_ConfigOption = Annotated[
+    str | None,
+    Option(
+        "--config",
+        metavar="FILE",
+        help="Settings from this file; else PERDURE_CONFIG, perdure.toml or pyproject.toml.",
+        rich_help_panel="All commands",
+    ),
+]
 _JsonOption = Annotated[bool, Option("--json", help="Answer in JSON.", rich_help_panel="All commands")]
 _DebugOption = Annotated[bool, Option("--debug", help="Show the traceback.", rich_help_panel="All commands")]
 _SHARED: dict[str, tuple[Any, Any]] = {
     "store": (_StoreOption, None),
     "tenant": (_TenantOption, None),
+    "config": (_ConfigOption, None),
     "json": (_JsonOption, False),
     "debug": (_DebugOption, False),
 }
@@ -116,7 +130,7 @@ class Call:
             if isinstance(error, kind):
                 store = self.app.settings.store if self.app is not None else self.store
                 tenant = self.app.tenant if self.app is not None else self.tenant
-                return hint.format(store=masked(store or ""), tenant=tenant)
+                return hint.format(store=redacted(store or ""), tenant=tenant)
         return ""
 
 
@@ -130,15 +144,33 @@ def _check_place(app: Perdure, create: bool) -> None:
         raise StoreError(f"there is no store at {path}")
 
 
-def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+@contextmanager
+def _configured(file: str | None) -> Iterator[None]:
+    """Settings from this file, also for an application that a module makes and for processes that are started."""
+    before = os.environ.get(CONFIG)
+    if file is not None:
+        os.environ[CONFIG] = file
+    try:
+        yield
+    finally:
+        if file is not None:
+            os.environ.pop(CONFIG)
+            os.environ.update({} if before is None else {CONFIG: before})
+
+
+def command(
+    name: str, panel: str | None = None, group: typer.Typer = app
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function, plain or async, whose first parameter is the Call."""
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
-        def run(store: str | None, tenant: str | None, json: bool, debug: bool, **given: Any) -> None:
+        def run(
+            store: str | None, tenant: str | None, config: str | None, json: bool, debug: bool, **given: Any
+        ) -> None:
             call = Call(store, tenant, json, debug)
             try:
-                with call.show.undisturbed():
+                with call.show.undisturbed(), _configured(config):
                     answer = fn(call, **given)
                     code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
             except PerdureError as error:
@@ -151,9 +183,17 @@ def command(name: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..
             raise typer.Exit(code or 0)
 
         run.__signature__, run.__annotations__ = _signature(fn)  # type: ignore[attr-defined]
-        return app.command(name, rich_help_panel=panel)(run)
+        return group.command(name, rich_help_panel=panel)(run)
 
     return decorate
+
+
+def user() -> str:
+    """Who asks, for the log."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
 
 
 def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:

@@ -21,12 +21,13 @@ from msgspec import structs
 
 from perdure.cli import loading
 from perdure.cli.command import Call
-from perdure.cli.display import add_row, age, doing, head_data, masked, status_text, styled, table
+from perdure.cli.display import add_row, age, doing, head_data, status_text, styled, table
 from perdure.core.records import ENDED, Head, id_of
 from perdure.errors import StoreError
 from perdure.flows.registry import registry
 from perdure.runtime import service, telemetry
 from perdure.runtime.app import Perdure
+from perdure.runtime.urls import redacted
 from perdure.runtime.worker import Worker
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class View:
         if self._show.json:
             self._show.line({"event": "ready", "worker": worker.me, "workflows": sorted(names)})
         else:
-            store = (f"  {masked(self._app.settings.store)}, worker {worker.me}", "dim")
+            store = (f"  {redacted(self._app.settings.store)}, worker {worker.me}", "dim")
             self._show.print(
                 styled(("ready ", "green"), (self._module, "bold"), f"  {', '.join(sorted(names))}", store)
             )

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -121,12 +120,6 @@ def styled(*parts: str | tuple[str, str]) -> Text:
         content, style = (part, "") if isinstance(part, str) else part
         text.append(plain(content), style)
     return text
-
-
-def masked(url: str) -> str:
-    """An address without its password."""
-    parts = urlsplit(url)
-    return url.replace(f":{parts.password}@", ":***@", 1) if parts.password else url
 
 
 def status_text(status: str) -> Text:

@@ -7,13 +7,12 @@ then look for a moment whether somebody did, and say so if not.
 from __future__ import annotations
 
 import asyncio
-import getpass
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from perdure.cli import values
-from perdure.cli.command import AppOption, Call, Module, RunId, command
+from perdure.cli.command import AppOption, Call, Module, RunId, command, user
 from perdure.cli.display import add_row, ago, doing, head_data, plain, status_text, styled, table
 from perdure.core.records import Head, ShownStatus, id_of
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
@@ -45,7 +44,7 @@ async def start(
     given = values.json_list(input) if input is not None else []
     given += [values.json_value(text, "an argument") for text in args or ()]
     async with call.client(module, code=True, create=True) as client:
-        run = await client.start_by_name(workflow, given, version=version, id=id, by=_user())
+        run = await client.start_by_name(workflow, given, version=version, id=id, by=user())
         if wait:
             return await _wait(call, client, run)
         if call.show.json:
@@ -78,7 +77,7 @@ async def _note_if_idle(call: Call, client: Perdure, run: Run[Any]) -> None:
     await asyncio.sleep(client.settings.grace + PATIENCE)
     head = await run.head()
     if head.version == 1 and head.holder is None:
-        call.show.note(f"no worker has begun {run.id} yet; {_needs(head)}")
+        call.show.note(f"no worker has begun {run.id} yet; {needs(head)}")
 
 
 @command("send", RUNS)
@@ -98,7 +97,7 @@ async def send(
     """
     value = values.json_value(payload, "the payload")
     async with call.client(app) as client:
-        event_id = await client.send(id, name, value, event_id=event, by=_user())
+        event_id = await client.send(id, name, value, event_id=event, by=user())
         if call.show.json:
             call.show.data({"id": id, "event": event_id, "name": name, "accepted": True})
         else:
@@ -165,7 +164,7 @@ async def pause(
     at = values.moment(until) if until is not None else None
     async with call.client(app) as client:
         run = client.get(id)
-        await run.pause(until=at, reason=reason, by=_user())
+        await run.pause(until=at, reason=reason, by=user())
         await _accepted(call, run, "pause")
 
 
@@ -185,7 +184,7 @@ async def resume(
     async with call.client(app) as client:
         run = client.get(id)
         before = await run.head()
-        await run.resume(at=then, reason=reason, by=_user())
+        await run.resume(at=then, reason=reason, by=user())
         if before.status != "paused" and not before.mail:
             call.show.note(f"{id} was {before.shown}, not paused: there is nothing to resume")
         await _accepted(call, run, "resume")
@@ -206,7 +205,7 @@ async def cancel(
     """
     async with call.client(app) as client:
         run = client.get(id)
-        await run.cancel(reason, timeout=timeout, now=now, by=_user())
+        await run.cancel(reason, timeout=timeout, now=now, by=user())
         await _accepted(call, run, "cancel")
 
 
@@ -220,7 +219,7 @@ async def retry(call: Call, id: RunId, reason: Reason = "", app: AppOption = Non
     """
     async with call.client(app) as client:
         run = client.get(id)
-        again = await run.retry(reason=reason, by=_user())
+        again = await run.retry(reason=reason, by=user())
         await _accepted(call, again, "retry", origin=id)
 
 
@@ -241,24 +240,24 @@ async def fork(
     """
     changes = values.edits(edit or ())
     async with call.client(app) as client:
-        forked = await client.get(id).fork(at=at, edit=changes, id=new, by=_user())
+        forked = await client.get(id).fork(at=at, edit=changes, id=new, by=user())
         await _accepted(call, forked, "fork", origin=id)
 
 
 async def _accepted(call: Call, run: Run[Any], what: str, origin: str = "") -> None:
     """Say what was accepted and, after a moment, what became of it."""
-    head, taken = await _taken(run)
+    head, begun = await taken(run)
     if call.show.json:
-        answer = {"id": run.id, "accepted": what, "taken": taken, "status": head.shown}
+        answer = {"id": run.id, "accepted": what, "taken": begun, "status": head.shown}
         call.show.data(answer | {"from": origin} if origin and origin != run.id else answer)
         return
     source = f" of {origin}" if origin and origin != run.id else ""
     call.show.print(styled(f"{what}{source} accepted: ", (run.id, "bold"), " is ") + status_text(head.shown))
-    if not taken:
-        call.show.note(f"no worker has taken it up yet; {_needs(head)}")
+    if not begun:
+        call.show.note(f"no worker has taken it up yet; {needs(head)}")
 
 
-async def _taken(run: Run[Any]) -> tuple[Head, bool]:
+async def taken(run: Run[Any]) -> tuple[Head, bool]:
     """The head once no mail waits and somebody has begun it, or after a moment of patience."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
@@ -270,12 +269,5 @@ async def _taken(run: Run[Any]) -> tuple[Head, bool]:
         await asyncio.sleep(0.03)
 
 
-def _needs(head: Head) -> str:
+def needs(head: Head) -> str:
     return plain(f"it needs one that serves queue {head.queue!r} and has {head.definition}")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return ""

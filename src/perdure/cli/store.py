@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perdure.cli.command import Call, command
-from perdure.cli.display import masked, styled, table
+from perdure.cli.display import styled, table
 from perdure.runtime.app import Perdure
-from perdure.runtime.settings import explain
+from perdure.runtime.settings import Explained, explain, look
+from perdure.runtime.urls import redacted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +27,7 @@ async def migrate(call: Call) -> None:
     Example: perdure migrate --store sqlite:///orders.db
     """
     app = call.application()
-    store = masked(app.settings.store)
+    store = redacted(app.settings.store)
     before = _schema(app)
     async with app:
         pass
@@ -53,33 +53,33 @@ def _schema(app: Perdure) -> int | None:
 
 @command("config", PANEL)
 def config(call: Call) -> int:
-    """List every setting, its value and its meaning.
+    """List every setting, its value, where it comes from and what it means.
 
-    Example: PERDURE_LEASE=30s perdure config
+    What is wrong is told below the list, and makes it end with 2. Passwords are not shown.
+
+    Example: PERDURE_LEASE=30s perdure config --config orders.toml
     """
-    ours = {name for name in os.environ if name.startswith("PERDURE_") and not name.startswith("PERDURE_TEST_")}
-    unknown = ours - {row[1] for row in explain({})}
-    environ = {name: value for name, value in os.environ.items() if name not in unknown}
-    rows = [
-        (name, variable, masked(value) if name == "store" else value, source, meaning)
-        for name, variable, value, source, meaning in explain(environ, store=call.store, tenant=call.tenant)
-    ]
+    found = look(store=call.store, tenant=call.tenant)
+    rows = explain(found)
     if call.show.json:
-        names = ("name", "variable", "value", "source", "meaning")
-        call.show.data([dict(zip(names, row, strict=True)) for row in rows])
+        call.show.data(rows)
     else:
         call.show.print(_table(rows))
-    # Everything else refuses to begin with such a variable; here it must not stand in the way of the list.
-    for name in sorted(unknown):
-        call.show.error(f"{name} is set, but it is not a setting")
-    return 2 if unknown else 0
+    # Everything else refuses to begin with a mistake; here it must not stand in the way of the list.
+    for problem in found.problems:
+        call.show.error(problem)
+    return 2 if found.problems else 0
 
 
-def _table(rows: Sequence[tuple[str, str, Any, str, str]]) -> RenderableType:
+def _table(rows: Sequence[Explained]) -> RenderableType:
     lines = table("variable", "value", "source", "meaning", flexible="meaning")
-    for _, variable, value, source, meaning in rows:
-        colour = "" if source == "default" else "cyan"
+    for row in rows:
+        colour = "" if row.source == "default" else "cyan"
+        place = "" if row.place in (row.variable, row.name) else f" {row.place}"
         lines.add_row(
-            styled((variable, "bold")), styled((str(value), colour)), styled((source, colour or "dim")), styled(meaning)
+            styled((row.variable, "bold")),
+            styled((str(row.value), colour)),
+            styled((row.source + place, colour or "dim")),
+            styled(row.meaning),
         )
     return lines

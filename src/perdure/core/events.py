@@ -96,9 +96,11 @@ class TakenOver(Struct, frozen=True, omit_defaults=True):
 
 
 class Stuck(Struct, frozen=True, omit_defaults=True):
-    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit
+    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit, engine
     reason: str
     code: str = ""  # fingerprint of the workflow's code that was at hand
+    lapses: int = 0  # of the holds before, in a row
+    tries: int = 1  # how often it has got stuck since it began, or since its last restart
 
 
 class Redriven(Struct, frozen=True, omit_defaults=True):

@@ -39,6 +39,7 @@ class CancelLetter(Struct, frozen=True, omit_defaults=True, tag="cancel", tag_fi
     by: str = ""
     timeout: int = 0  # for the clean-up, in microseconds
     now: bool = False
+    stuck: int = 0  # only if it is still stuck since this version
 
 
 class RedriveLetter(Struct, frozen=True, omit_defaults=True, tag="redrive", tag_field="is"):

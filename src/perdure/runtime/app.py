@@ -39,9 +39,10 @@ from perdure.errors import (
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store, Stream
-from perdure.runtime import urls
+from perdure.runtime import dead as letters, urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
+from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
@@ -268,7 +269,7 @@ class Perdure:
     async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None:
         await self.post(key_of(tenant, id), mail_id, mail.CancelLetter(reason))
 
-    async def post(self, key: str, id: str, letter: mail.Letter, sha: str = "") -> None:
+    async def post(self, key: str, id: str, letter: mail.Letter, sha: str = "") -> Literal["accepted", "duplicate"]:
         """Put a letter into a mailbox, or say why that cannot be."""
         await self.open()
         sent = await self._sends.put(Mail(key, id, mail.seal(letter), sha))
@@ -283,7 +284,7 @@ class Perdure:
             case "missing":
                 raise ExecutionNotFound(f"there is no execution {key}", key)
             case "accepted" | "duplicate":
-                pass
+                return answer
 
     async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> Literal["duplicate", "conflict"]:
         """Whether a duplicate says the same as the event in the log."""
@@ -390,6 +391,56 @@ class Perdure:
             StoreLocks(self.store, home), checked, self.me, seconds(lease), seconds(wait), limit, news, self.open
         )
 
+    # Dead letters.
+
+    async def dead(
+        self,
+        *,
+        cause: str | None = None,
+        workflow: str | None = None,
+        oldest: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+        tenant: str | None = None,
+    ) -> DeadPage:
+        """Stuck executions, those that got stuck last first, page by page; with `oldest` the other way round."""
+        return await letters.page(self, letters.Which((), cause, workflow, self._tenant(tenant)), oldest, limit, cursor)
+
+    async def redrive(
+        self,
+        *ids: str,
+        cause: str | None = None,
+        workflow: str | None = None,
+        all: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+        by: str = "",
+        tenant: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Handled:
+        """Try stuck executions again: these, those of a cause or workflow, or all.
+
+        Each is tried once for each time that it got stuck, however often and by how many it is asked for.
+        """
+        which = letters.which(ids, cause, workflow, all, self._tenant(tenant))
+        return await letters.redrive(self, which, dry_run, reason, by, progress)
+
+    async def purge(
+        self,
+        *ids: str,
+        cause: str | None = None,
+        workflow: str | None = None,
+        all: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+        by: str = "",
+        tenant: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Handled:
+        """Give stuck executions up: they end as cancelled. Nothing is deleted, their logs stay."""
+        which = letters.which(ids, cause, workflow, all, self._tenant(tenant))
+        return await letters.purge(self, which, dry_run, reason, by, progress)
+
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
@@ -489,7 +540,7 @@ class Perdure:
                 found = registry.find(head.definition)
                 if found is not None and stuck.get("code") not in (None, "", found.fingerprint):
                     letter = mail.RedriveLetter("the workflow's code has changed")
-                    await self.post(head.key, f"/redrive:{found.fingerprint}:{head.version}", letter)
+                    await self.post(head.key, letters.redrive_id(head), letter)
             cursor = (heads[-1].started_at, heads[-1].key)
 
     # Small things.

@@ -69,6 +69,9 @@ class Resident:
         self.running: dict[int, Running] = {}
         self.later: dict[int, int] = {}  # actions whose next attempt is due later
         self.stuck: ev.Stuck | None = None
+        self._stuck_row: Row | None = None  # the newest that says so
+        self._tries = sum(row.type == _STUCK for row in held.rows)
+        self._lapses = held.lapses
         self.lease_until = 0.0
         self.gone = False
         self.flying = False  # a commit of it is under way
@@ -118,6 +121,7 @@ class Resident:
         """Held once more, by the same worker, with the replay still in memory."""
         self.token = held.token
         self.gone = False
+        self._lapses = held.lapses
         self._alarm = 0  # an alarm that went off while it was parked rang for nobody
         self._seen.clear()
         assert self.replay is not None
@@ -298,9 +302,9 @@ class Resident:
 
     def _begin(self, now: int) -> None:
         """The first look after a hold: load the log, unless it says that this needs a person first."""
-        last = next((e for e in map(_stuck_or_redriven, reversed(self.history)) if e is not None), None)
-        if isinstance(last, ev.Stuck):
-            self.stuck = last
+        row = next((row for row in reversed(self.history) if row.type in (_STUCK, _REDRIVEN)), None)
+        if row is not None and isinstance(last := ev.read(row), ev.Stuck):
+            self.stuck, self._stuck_row = last, row
         else:
             self._load(now)
 
@@ -463,9 +467,10 @@ class Resident:
                 elif paused:
                     self._append(ev.Resumed(wish.reason, wish.by), now, letter.id)
             case mail.CancelLetter():
-                self._cancel(wish, now, letter.id)
+                if wish.stuck in (0, self._stuck_since):
+                    self._cancel(wish, now, letter.id)
             case mail.RedriveLetter():
-                if self.stuck is not None:
+                if self.stuck is not None and not self._ending():
                     self._redrive(wish, now, letter.id)
 
     def _cancel(self, wish: mail.CancelLetter, now: int, message_id: str) -> None:
@@ -497,8 +502,15 @@ class Resident:
         if self.replay is not None:
             self.replay.evict()
             self.replay = None
-        self.stuck = ev.Stuck(cause, reason, self.workflow.fingerprint)
+        self._tries += 1
+        self.stuck = ev.Stuck(cause, reason, self.workflow.fingerprint, self._lapses, self._tries)
         self._write(self.stuck, now)
+        self._stuck_row = self.rows[-1]
+
+    @property
+    def _stuck_since(self) -> int:
+        """The version that says so; 0 when it is not stuck."""
+        return self._stuck_row.version if self.stuck is not None and self._stuck_row is not None else 0
 
     def _by_itself(self, now: int) -> None:
         """What happens because it is time: the end of a pause, timers, the end of a clean-up."""
@@ -567,7 +579,9 @@ class Resident:
                 return None  # their results belong into the log all the same
             if self.stuck is None:
                 return Park("open", now)
-            return Park("stuck", None, self._published, _encode({"stuck": self.stuck}))
+            assert self._stuck_row is not None
+            waits = {"stuck": self.stuck, "version": self._stuck_row.version, "since": self._stuck_row.at}
+            return Park("stuck", None, self._published, _encode(waits))
         if replay.outcome is not None:
             return self._end(replay)
         status: Status = "open" if replay.paused is None else "paused"
@@ -629,10 +643,6 @@ _NOTED_TYPES = frozenset(
 )
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
-
-
-def _stuck_or_redriven(row: Row) -> ev.Event | None:
-    return ev.read(row) if row.type in (_STUCK, _REDRIVEN) else None
 
 
 def _unknown(asked: Asked) -> ev.Event:

@@ -21,6 +21,7 @@ from perdure.errors import (
     ExecutionStuck,
     UsageError,
 )
+from perdure.runtime import dead
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -166,7 +167,8 @@ class Run(Generic[R_co]):
         """
         head = await self.head()
         if head.status == "stuck":
-            await self._mail("redrive", mail.RedriveLetter(reason, by))
+            # One redrive for each time that it got stuck, however many ask for it.
+            await self._app.post(self.key, dead.redrive_id(head), mail.RedriveLetter(reason, by))
             return self
         if head.status not in ("failed", "cancelled"):
             raise UsageError(f"{self.id} is {head.shown}: only failed, cancelled and stuck executions can be retried")

@@ -1,13 +1,15 @@
-"""Every setting and every limit, with its environment variable, type and default.
+"""Every setting and every limit, with its type, default and meaning.
 
-`Settings()` has the defaults; `load` reads PERDURE_* variables and refuses what it does not know or cannot read.
-Durations are seconds, or text such as "30s" and "PT5M".
+A setting is one field of `Settings` and one line of MEANING; its variable, its key in a file, `perdure config` and the
+pages follow from these. `Settings()` has the defaults; `load` takes a file, the environment and what the caller chose,
+each above the one before, and refuses what it does not know or cannot read. Durations are seconds, or text such as
+"30s" and "PT5M". No error and no repr shows a password.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -16,17 +18,30 @@ from msgspec import Meta, Struct
 from perdure.core.commands import Limits
 from perdure.core.durations import seconds
 from perdure.errors import InvalidValue, SettingsError
+from perdure.runtime import sources
+from perdure.runtime.sources import Said, Source
+from perdure.runtime.urls import redacted
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """See `explain` for what each one means."""
+    """See MEANING for what each one means."""
 
     store: str = "sqlite:///perdure.db"
+    stream: str = ""
+    stream_prefix: str = "perdure"
+    stream_group: str = "workers"
+    stream_shards: Count = 1
+    stream_batch: Count = 200
+    stream_block: Seconds = 5.0
+    stream_idle: Seconds | None = None
+    stream_reclaim: bool = True
+    warm: Seconds = 300.0
     tenant: str = "default"
     queues: str = "default"
+    processes: Count = 1
     lease: Seconds = 10.0
     grace: Seconds = 2.0
     linger: Seconds = 1.0
@@ -50,6 +65,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    def __repr__(self) -> str:
+        """For logs and tracebacks: without passwords."""
+        names = (field.name for field in msgspec.structs.fields(self))
+        return f"Settings({', '.join(f'{name}={shown(getattr(self, name))!r}' for name in names)})"
+
     @property
     def limits(self) -> Limits:
         return Limits(self.commands_per_turn, self.steps_per_turn, self.events_per_replay, self.payload_bytes)
@@ -61,8 +81,18 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 MEANING = {
     "store": "where everything is kept: sqlite:///FILE or memory://",
+    "stream": "redis://…: hints travel over Redis Streams; empty: in the store's own way",
+    "stream_prefix": "what the names of all streams begin with; two deployments on one Redis need two",
+    "stream_group": "the name under which all workers of a deployment share the streams",
+    "stream_shards": "streams per queue",
+    "stream_batch": "hints read at once",
+    "stream_block": "how long one read waits for a hint",
+    "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",
+    "stream_reclaim": "whether a worker claims such hints",
+    "warm": "how long the shared cache keeps the state of an execution that rests",
     "tenant": "the tenant of calls that name none",
     "queues": "the queues that a worker serves, separated by commas",
+    "processes": "worker processes of one `perdure worker`",
     "lease": "how long a worker that gives no sign of life keeps its executions",
     "grace": "how long a hint may take before the store's own due time makes up for it",
     "linger": "an execution that has to wait no longer than this stays in memory",
@@ -86,49 +116,120 @@ MEANING = {
     "log_format": "console or json",
     "log_level": "debug, info, warning or error",
 }
-_PREFIX = "PERDURE_"
-#: Variables with our prefix that are not settings of the engine.
-_FOREIGN = ("PERDURE_TEST_",)
+
+
+class Explained(Struct, frozen=True):
+    """One setting as it stands. `place` is a file and its line, or the name of a variable."""
+
+    name: str
+    variable: str
+    older: tuple[str, ...]
+    value: Any
+    default: Any
+    source: Source
+    place: str
+    meaning: str
+
+
+class Found(Struct):
+    """What was said about settings, and what is wrong with it."""
+
+    values: dict[str, Any] = {}
+    origins: dict[str, Said] = {}
+    problems: list[str] = []
 
 
 def load(environ: Mapping[str, str] | None = None, **chosen: Any) -> Settings:
-    """Defaults, then the environment, then what the caller chose."""
-    environ = os.environ if environ is None else environ
-    fields = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    values: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if not variable.startswith(_PREFIX) or variable.startswith(_FOREIGN):
+    """Defaults, then a file, then the environment, then what the caller chose.
+
+    With an environment of your own only that one counts: no file is looked for, unless it names one.
+    """
+    found = look(environ, **chosen)
+    if found.problems:
+        raise SettingsError("; ".join(found.problems))
+    return Settings(**found.values)
+
+
+def explain(found: Found) -> list[Explained]:
+    """Every setting with its value and where that came from."""
+    defaults, settings = Settings(), Settings(**found.values)
+    return [
+        Explained(
+            name=name,
+            variable=sources.variable(name),
+            older=sources.older(name),
+            value=shown(getattr(settings, name)),
+            default=shown(getattr(defaults, name)),
+            source=said.source if (said := found.origins.get(name)) is not None else "default",
+            place=said.place if said is not None else "",
+            meaning=meaning,
+        )
+        for name, meaning in MEANING.items()
+    ]
+
+
+def shown(value: Any) -> Any:
+    """A value as people may see it."""
+    return redacted(value) if isinstance(value, str) else value
+
+
+def look(environ: Mapping[str, str] | None = None, **chosen: Any) -> Found:
+    """Gather what the sources say, the later above the earlier; mistakes are collected, not raised."""
+    surroundings = os.environ if environ is None else environ
+    found = Found()
+    layers: list[tuple[Iterable[Said], list[str]]] = [
+        sources.from_file(surroundings, MEANING, look_around=environ is None),
+        sources.from_environment(surroundings, MEANING),
+        sources.from_caller(chosen, MEANING),
+    ]
+    for said, problems in layers:
+        found.problems += problems
+        _take(found, said)
+    _check_kinds(found, surroundings)
+    return found
+
+
+def _take(found: Found, layer: Iterable[Said]) -> None:
+    """One layer above those before. Within it, a setting that is named twice must be the same both times."""
+    kinds = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    here: dict[str, Said] = {}
+    for said in layer:
+        try:
+            value = _read(said, kinds[said.name])
+        except (InvalidValue, msgspec.ValidationError) as error:
+            found.problems.append(f"{said.label} cannot be {shown(said.value)!r}: {redacted(str(error))}")
             continue
-        name = variable.removeprefix(_PREFIX).lower()
-        if name not in fields:
-            raise SettingsError(f"{variable} is not a setting of Perdure; `perdure config` lists them all")
-        values[name] = _read(variable, text, fields[name])
-    for name, value in chosen.items():
-        if name not in fields:
-            raise SettingsError(f"{name} is not a setting of Perdure; `perdure config` lists them all")
-        if value is not None:
-            values[name] = _read(name, value, fields[name])
-    return Settings(**values)
+        if (other := here.get(said.name)) is None:
+            here[said.name] = found.origins[said.name] = said
+            found.values[said.name] = value
+        elif found.values[said.name] != value:
+            found.problems.append(
+                f"{other.label} is {shown(other.value)!r} and {said.label} is {shown(said.value)!r}, but both mean"
+                f" {said.name}: unset one"
+            )
 
 
-def explain(environ: Mapping[str, str] | None = None, **chosen: Any) -> list[tuple[str, str, Any, str, str]]:
-    """(name, variable, value, where it came from, meaning) of every setting."""
-    environ = os.environ if environ is None else environ
-    settings = load(environ, **chosen)
-    table = []
-    for name, meaning in MEANING.items():
-        variable = _PREFIX + name.upper()
-        given = chosen.get(name) is not None
-        source = "given" if given else "environment" if variable in environ else "default"
-        table.append((name, variable, getattr(settings, name), source, meaning))
-    return table
+def _read(said: Said, kind: Any) -> Any:
+    value = said.value
+    if kind is Seconds or Seconds in get_args(kind):
+        if isinstance(value, str) and value.replace(".", "", 1).isdecimal():
+            return seconds(float(value) / said.per)
+        return seconds(value)
+    # A variable is always text; a file has types of its own.
+    lax = isinstance(value, str) and said.source != "file"
+    return msgspec.convert(value, kind, strict=not lax)
 
 
-def _read(name: str, value: Any, kind: Any) -> Any:
-    try:
-        if kind is Seconds or Seconds in get_args(kind):
-            text = isinstance(value, str) and not value.replace(".", "", 1).isdecimal()
-            return seconds(value if text or not isinstance(value, str) else float(value))
-        return msgspec.convert(value, kind, strict=not isinstance(value, str))
-    except (InvalidValue, msgspec.ValidationError) as error:
-        raise SettingsError(f"{name} cannot be {value!r}: {error}") from error
+def _check_kinds(found: Found, environ: Mapping[str, str]) -> None:
+    """Older variables name only the kind of store: it must fit the address, or choose it where there is none."""
+    origin = found.origins.get("store")
+    if origin is not None and origin.source == "given":
+        return  # the caller chose, whatever the environment says
+    for variable, kind in sources.kinds(environ):
+        address = found.values.get("store") if origin is not None else None
+        said, problem = sources.fitted(variable, kind, address, found.values.get("stream") or "")
+        if said is not None:
+            found.values["store"], found.origins["store"] = said.value, said
+            origin = said
+        if problem:
+            found.problems.append(problem)
