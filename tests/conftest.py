@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from perdure.testing.servers.postgres import PostgresServer
+from perdure.testing.servers.valkey import test_server
 
 _numbers = itertools.count(1)
 
@@ -41,3 +42,10 @@ def postgres(postgres_server: PostgresServer) -> Iterator[str]:
             await connection.close()
 
         asyncio.run(drop())
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A server that the tests share: each uses a prefix of its own."""
+    with test_server() as url:
+        yield url

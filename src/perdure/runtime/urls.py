@@ -1,19 +1,24 @@
 """From an address to its adapters. Drivers are imported only when their address is used.
 
-An address may have a password in it: whatever is shown to anybody goes through `redacted`.
+An address may have a password in it: whatever is said about it goes through `redacted` first.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from perdure.errors import SettingsError
 from perdure.ports import Store, Stream
 
+if TYPE_CHECKING:
+    from perdure.runtime.settings import Settings
+
 #: From the colon behind the user to the last @: a password that was not encoded may contain anything.
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&][a-z_]*(?:password|passwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
+REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
 def redacted(text: str) -> str:
@@ -47,5 +52,39 @@ def connect(url: str) -> tuple[Store, Stream]:
             if unknown := options.keys() - {"synchronous"}:
                 raise SettingsError(f"{redacted(url)!r}: unknown option {', '.join(unknown)}; there is: synchronous")
             return SqliteStore(path, synchronous=options.get("synchronous", "FULL").upper()), LocalStream(path)
+        case "postgresql" | "postgres":
+            try:
+                import asyncpg as _  # noqa: F401
+            except ImportError as error:
+                raise SettingsError("a store on PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+            from perdure.stores.postgres import PostgresStore
+            from perdure.streams.postgres import PostgresStream
+
+            store = PostgresStore(url)
+            return store, PostgresStream(store.address.dsn, store.address.channel)
         case _:
-            raise SettingsError(f"no store for {redacted(url)!r}: use sqlite:///FILE or memory://")
+            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
+            raise SettingsError(f"no store for {redacted(url)!r}: use {known}")
+
+
+def stream(settings: Settings) -> Stream:
+    """The stream at an address of its own."""
+    if urlsplit(settings.stream).scheme not in REDIS:
+        raise SettingsError(
+            f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS, or"
+            " redis+cluster://"
+        )
+    try:
+        from perdure.streams.redis import RedisStream
+    except ImportError as error:
+        raise SettingsError("a stream in Redis needs its driver: pip install 'perdure[redis]'") from error
+    return RedisStream(
+        settings.stream,
+        prefix=settings.stream_prefix,
+        group=settings.stream_group,
+        shards=settings.stream_shards,
+        batch=settings.stream_batch,
+        block=settings.stream_block,
+        lease=settings.lease,
+        idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
+    )

@@ -1,0 +1,93 @@
+"""Where entries become hints: what was read, claimed or found pending comes in here.
+
+Rules kept here: an entry that cannot be read is acked and dropped, or it would come back for ever; one that is being
+taken care of already does not come in twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from perdure.core.records import Hint
+from perdure.streams.inbox import Inbox
+from perdure.streams.redis.hand import Entry, Hand
+from perdure.streams.redis.keys import Keys
+from perdure.streams.redis.sender import Sender
+from perdure.streams.redis.server import Command
+
+#: An id and its fields; none if the entry was deleted while it was pending.
+Raw: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
+
+#: A dead worker's stream does not grow beyond this.
+OWN_LENGTH = 10_000
+_KEY, _QUEUE = b"e", b"q"
+
+
+def to_queue(keys: Keys, hint: Hint) -> Command:
+    return ("XADD", keys.queue_for(hint.queue, hint.key), "*", _KEY, hint.key.encode())
+
+
+def to_worker(keys: Keys, hint: Hint, worker: str) -> Command:
+    """Not made anew if the worker has gone: then the hint is lost, and the execution due when its lease ends."""
+    fields = (_KEY, hint.key.encode(), _QUEUE, hint.queue.encode())
+    return ("XADD", keys.worker(worker), "NOMKSTREAM", "MAXLEN", "~", OWN_LENGTH, "*", *fields)
+
+
+def poke(keys: Keys, me: str) -> Command:
+    """Says nothing, but ends a blocked read."""
+    return ("XADD", keys.worker(me), "NOMKSTREAM", "*", b"p", b"")
+
+
+class Arrivals:
+    """The way from Redis into the inbox of `me`."""
+
+    def __init__(self, inbox: Inbox, hand: Hand, sender: Sender, keys: Keys) -> None:
+        self._inbox = inbox
+        self._hand = hand
+        self._sender = sender
+        self._own = keys.worker(inbox.me)
+        self._queues = {stream: queue for queue in sorted(inbox.queues) for stream in keys.queues(queue)}
+
+    @property
+    def own(self) -> str:
+        return self._own
+
+    @property
+    def queues(self) -> list[str]:
+        """The streams of the queues that are served."""
+        return list(self._queues)
+
+    def come(self, stream: str, entries: Iterable[Raw], again: bool = False) -> None:
+        """`again` if some of these may be here already."""
+        useless: list[Entry] = []
+        for id, fields in entries:
+            entry = Entry(stream, id)
+            if again and self._hand.knows(entry):
+                continue
+            hint = self._read(stream, fields or {})
+            if hint is None:
+                useless.append(entry)
+            else:
+                self._hand.take(hint, entry, counts=stream != self._own)
+                self._inbox.put(hint)
+        self._sender.ack(useless)
+
+    def look(self) -> None:
+        """Hints may have got lost: the worker should look at what is due in its queues."""
+        for queue in sorted(self._inbox.queues):
+            self._inbox.put(Hint("", queue))
+
+    def _read(self, stream: str, fields: Mapping[bytes, bytes]) -> Hint | None:
+        try:
+            key = fields[_KEY].decode()
+            if stream != self._own:
+                return Hint(key, self._queues[stream])
+            return Hint(key, fields.get(_QUEUE, b"").decode(), self._inbox.me)
+        except (KeyError, UnicodeError):
+            return None
+
+
+def streams_of(reply: Any) -> Sequence[tuple[str, Sequence[Raw]]]:
+    """What a read answered, by stream; nothing if it waited in vain."""
+    return [(stream.decode(), entries) for stream, entries in reply or ()]

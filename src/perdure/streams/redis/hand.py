@@ -1,0 +1,91 @@
+"""What a worker has in its hands: hints that it was given and has not acked.
+
+Rules kept here: the window is what the worker may have in hand from queues, so that a full worker leaves the rest to
+others; an old hint no longer counts, because others claim it, but it can still be acked; memory is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from perdure.core.records import Hint
+from perdure.streams.inbox import CAPACITY
+
+
+class Entry(NamedTuple):
+    """Where a hint stands in Redis."""
+
+    stream: str
+    id: bytes
+
+
+class _Given(NamedTuple):
+    entry: Entry | None  # none if it never was in Redis
+    age: int | None  # in whole patiences; none if it does not count
+
+
+class Hand:
+    """Up to `window` hints count, each for one to two times `patience`."""
+
+    def __init__(self, window: int, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.window = window
+        self._patience = patience
+        self._clock = clock
+        self._given: dict[Hint, deque[_Given]] = {}
+        self._known: set[Entry] = set()
+        self._counts: dict[int, int] = {}
+
+    @property
+    def count(self) -> int:
+        now = self._now()
+        return self._counts.get(now, 0) + self._counts.get(now - 1, 0)
+
+    @property
+    def room(self) -> int:
+        return self.window - self.count
+
+    def knows(self, entry: Entry) -> bool:
+        return entry in self._known
+
+    def take(self, hint: Hint, entry: Entry | None, counts: bool = True) -> None:
+        age = self._now() if counts else None
+        if age is not None:
+            if age not in self._counts:
+                self._counts = {age: 0, age - 1: self._counts.get(age - 1, 0)}
+            self._counts[age] += 1
+        self._given.setdefault(hint, deque()).append(_Given(entry, age))
+        if entry is not None:
+            self._known.add(entry)
+        if len(self._given) > CAPACITY:
+            self._forget(next(iter(self._given)))
+
+    def give(self, hints: Iterable[Hint]) -> list[Entry]:
+        """The worker is done with these: what is to be acked in Redis."""
+        entries: list[Entry] = []
+        for hint in hints:
+            given = self._given.get(hint)
+            if not given:
+                continue
+            entry = self._drop(given.popleft())
+            if entry is not None:
+                entries.append(entry)
+            if not given:
+                del self._given[hint]
+        return entries
+
+    def _forget(self, hint: Hint) -> None:
+        for given in self._given.pop(hint):
+            self._drop(given)
+
+    def _drop(self, given: _Given) -> Entry | None:
+        if given.age in self._counts:
+            self._counts[given.age] -= 1
+        if given.entry is not None:
+            self._known.discard(given.entry)
+        return given.entry
+
+    def _now(self) -> int:
+        return int(self._clock() / self._patience)

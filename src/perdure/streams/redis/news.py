@@ -1,0 +1,142 @@
+"""News of ends: every process hears the channels on which it waits for somebody.
+
+Rules kept here: who listens waits until the server has confirmed it, so nothing that ends later is missed; a channel
+that was asked for once is heard until the end; news that got lost is made up for by those who wait, who look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from redis.asyncio.client import PubSub
+
+from perdure.core.records import Hint
+from perdure.streams.inbox import Inbox
+from perdure.streams.redis.health import Health
+from perdure.streams.redis.keys import Keys
+from perdure.streams.redis.server import FAILURES, Command, Server, end, explain
+
+#: How long a listener waits for the confirmation, in seconds.
+CONFIRMED = 2.0
+#: A silence of so many seconds is broken by a question whether anybody is there.
+SILENCE = 15.0
+PAUSE = 1.0
+PART = "hearing news"
+
+log = logging.getLogger("perdure.streams")
+
+
+class _Bulletin(Struct, frozen=True, array_like=True):
+    sender: str
+    ended: list[tuple[str, str]]  # key and queue
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Bulletin).decode
+
+
+def tell(keys: Keys, me: str, ended: Sequence[Hint]) -> list[Command]:
+    """One message per channel."""
+    channels: dict[str, list[tuple[str, str]]] = {}
+    for hint in ended:
+        channels.setdefault(keys.news(hint.key), []).append((hint.key, hint.queue))
+    return [("PUBLISH", channel, _encode(_Bulletin(me, those))) for channel, those in channels.items()]
+
+
+class News:
+    """What this process hears. Nothing is connected before somebody listens."""
+
+    def __init__(self, server: Server, inbox: Inbox, health: Health, keys: Keys) -> None:
+        self._server = server
+        self._inbox = inbox
+        self._health = health
+        self._keys = keys
+        self._channels: dict[str, asyncio.Event] = {}  # set once it is confirmed
+        self._line: PubSub | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def hears(self, key: str) -> bool:
+        return self._keys.news(key) in self._channels
+
+    async def listen(self, key: str) -> None:
+        channel = self._keys.news(key)
+        confirmed = self._channels.get(channel)
+        if confirmed is None:
+            confirmed = self._channels[channel] = asyncio.Event()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name="perdure-news")
+            elif self._line is not None:
+                with suppress(*FAILURES):
+                    await self._line.subscribe(channel)
+        if not confirmed.is_set() and not self._health.trouble:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRMED):
+                    await confirmed.wait()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            await end([task])
+
+    async def _run(self) -> None:
+        pause = 0.05
+        while True:
+            try:
+                client = await self._server.subscriber()
+                try:
+                    await self._hear(client.pubsub())
+                finally:
+                    self._line = None
+                    for confirmed in self._channels.values():
+                        confirmed.clear()
+                    await client.aclose()
+            except FAILURES as error:
+                self._health.bad(PART, explain(error, self._server.place))
+                await self._server.hang_up()
+            except Exception:
+                log.exception("hearing news broke; going on")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE)
+
+    async def _hear(self, line: PubSub) -> None:
+        async with line:
+            await line.subscribe(*self._channels)
+            self._line = line
+            asked = False
+            while True:
+                message: dict[str, Any] | None = await line.get_message(timeout=SILENCE / 5 if asked else SILENCE)
+                if message is not None:
+                    asked = False
+                    self._take(message)
+                elif asked:
+                    raise TimeoutError("it does not answer")
+                else:
+                    asked = True
+                    await line.ping()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "subscribe":
+                self._channels[message["channel"].decode()].set()
+                self._health.good(PART)
+            case "message":
+                self._publish(message["data"])
+            case _:
+                pass
+
+    def _publish(self, data: bytes) -> None:
+        try:
+            bulletin = _decode(data)
+        except (msgspec.MsgspecError, ValueError):
+            return
+        if bulletin.sender == self._inbox.me:
+            return  # it was told at once
+        for key, queue in bulletin.ended:
+            if self.hears(key):
+                self._inbox.put(Hint(key, queue, ended=True))

@@ -1,0 +1,153 @@
+"""One line to Redis or to a Redis Cluster, with the few verbs that are needed here, and why they failed.
+
+Rules kept here: every call ends within the timeout of its line; nothing is repeated behind the caller's back; a line
+that was hung up connects anew with the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from redis import exceptions
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+Word: TypeAlias = str | bytes | int
+Command: TypeAlias = tuple[Word, ...]
+
+#: What a call raises when Redis could not do it.
+FAILURES = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
+#: What no waiting mends.
+REFUSALS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
+#: How long to wait for a connection to be made.
+CONNECT = 2.0
+
+
+class Server:
+    """A line to the server at `url`; `redis+cluster://` and `rediss+cluster://` are clusters."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        scheme, _, rest = url.partition("://")
+        self.cluster = scheme.endswith("+cluster")
+        self._url = f"{scheme.removesuffix('+cluster')}://{rest}"
+        self._timeout = timeout
+        self._client: Redis | RedisCluster | None = None
+        self._connecting = asyncio.Lock()
+        parts = urlsplit(self._url)
+        self.place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    async def call(self, *command: Word, key: str | None = None, **parsing: bool) -> Any:
+        """Do one command. A command whose key is not its first word needs the key named, for clusters.
+
+        `parsing` are the driver's options for reading the answer.
+        """
+        client = self._client or await self._connect()
+        if isinstance(client, RedisCluster) and key is not None:
+            return await client.execute_command(*command, target_nodes=client.get_node_from_key(key), **parsing)
+        return await client.execute_command(*command, **parsing)
+
+    async def many(self, commands: Sequence[Command]) -> list[Any]:
+        """Do many commands in one round trip; where one failed, its answer is the error."""
+        client = self._client or await self._connect()
+        pipeline: Any = client.pipeline() if isinstance(client, RedisCluster) else client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
+
+    async def subscriber(self) -> Redis:
+        """A client that can subscribe; in a cluster news is told to every node, so any of them will do."""
+        if not self.cluster:
+            return self._single(self._url)
+        client = self._client or await self._connect()
+        assert isinstance(client, RedisCluster)
+        node = client.get_random_node()
+        return self._single(self._url, host=node.host, port=node.port)
+
+    async def hang_up(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _connect(self) -> Redis | RedisCluster:
+        async with self._connecting:
+            if self._client is None:
+                self._client = await self._clustered() if self.cluster else self._single(self._url)
+            return self._client
+
+    def _single(self, url: str, **instead: Any) -> Redis:
+        client: Redis = Redis.from_url(url, **self._options(0))
+        client.connection_pool.connection_kwargs.update(instead)
+        return client
+
+    async def _clustered(self) -> RedisCluster:
+        # A cluster that has moved a slot answers with the new place; following it is the one repetition.
+        client = RedisCluster.from_url(self._url, **self._options(1))
+        try:
+            await client.initialize()
+        except BaseException:
+            await client.aclose()
+            raise
+        return client
+
+    def _options(self, retries: int) -> dict[str, Any]:
+        return {
+            "protocol": 2,  # the shape of answers that every version of the driver knows
+            "retry": Retry(NoBackoff(), retries),
+            "socket_timeout": self._timeout,
+            "socket_connect_timeout": min(self._timeout, CONNECT),
+            "socket_keepalive": True,
+        }
+
+
+async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: Python 3.11 swallows a cancel that meets the end of a write."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.05)
+
+
+def vanished(error: BaseException) -> bool:
+    """Whether a stream or its group is gone: somebody flushed or deleted it, or it expired."""
+    return isinstance(error, exceptions.ResponseError) and str(error).startswith(("NOGROUP", "UNBLOCKED"))
+
+
+def misused(error: BaseException) -> bool:
+    """Whether a key of ours holds something that is not ours."""
+    return isinstance(error, exceptions.ResponseError) and str(error).startswith("WRONGTYPE")
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the server does not let us in."""
+    return isinstance(
+        error, exceptions.AuthenticationError | exceptions.AuthorizationError | exceptions.NoPermissionError
+    )
+
+
+def explain(error: BaseException, place: str) -> str:
+    """A sentence on what is wrong, and what to do where something can be done."""
+    match error:
+        case _ if vanished(error):
+            return f"the streams in Redis at {place} have vanished; they are made anew"
+        case _ if misused(error):
+            return f"a key of Perdure in Redis at {place} holds something else: delete it, or use another prefix"
+        case _ if refused(error):
+            return f"Redis at {place} refuses us ({error}): mend the name, the password or the rights"
+        case exceptions.OutOfMemoryError():
+            return f"Redis at {place} has no memory left: raise maxmemory, or find out what fills it"
+        case exceptions.ReadOnlyError():
+            return f"Redis at {place} is a replica and cannot be written"
+        case exceptions.AskError():  # also a MOVED
+            return f"Redis at {place} is a node of a cluster: write redis+cluster:// in its address"
+        case exceptions.TimeoutError():
+            return f"Redis at {place} does not answer"
+        case exceptions.ConnectionError() | OSError():
+            return f"Redis at {place} cannot be reached ({error})"
+        case _:
+            return f"Redis at {place} answers with an error ({error})"
