@@ -8,7 +8,8 @@ outcome cannot be known raises OutcomeUnknown; a write that certainly did not ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from perdure.core.records import (
     Backlog,
@@ -121,6 +122,27 @@ class Locks(Protocol):
 
     async def look(self, name: str) -> tuple[str, int, int] | None:
         """Token, fence and end of the lease, if one runs."""
+        ...
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A store whose writes can be part of a transaction of the caller's, on a connection of the store's driver."""
+
+    async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]:
+        """Like `start`; the executions exist if, and only if, the caller's transaction commits."""
+        ...
+
+    async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        """Like `send`; the executions cannot end before the caller's transaction does."""
+        ...
+
+    async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        """Like `commit`; after an answer other than `ok` the caller should roll back."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A connection with an open transaction that commits at the end of the block."""
         ...
 
 

@@ -28,5 +28,16 @@ def connect(url: str) -> tuple[Store, Stream]:
             if unknown := options.keys() - {"synchronous"}:
                 raise SettingsError(f"{url!r}: unknown option {', '.join(unknown)}; there is: synchronous")
             return SqliteStore(path, synchronous=options.get("synchronous", "FULL").upper()), LocalStream(path)
+        case "postgresql" | "postgres":
+            try:
+                import asyncpg as _  # noqa: F401
+            except ImportError as error:
+                raise SettingsError("a store on PostgreSQL needs the extra: pip install 'perdure[postgres]'") from error
+            from perdure.stores.postgres import PostgresStore
+            from perdure.streams.postgres import PostgresStream
+
+            store = PostgresStore(url)
+            return store, PostgresStream(store.address.dsn, store.address.channel)
         case _:
-            raise SettingsError(f"no store for {url!r}: use sqlite:///FILE or memory://")
+            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
+            raise SettingsError(f"no store for {url!r}: use {known}")
