@@ -54,15 +54,19 @@ class PostgresStore:
         self.address = read_address(url)
         self._clock = clock
         self._last = 0
-        prepare = self._tell_time if clock is not None else None
+        self._sql = _Statements(f'"{self.address.schema}"')
+        self._make_lines()
+
+    def _make_lines(self) -> None:
+        prepare = self._tell_time if self._clock is not None else None
         self._commits = Line(self.address, "perdure commits", prepare)
         # Two, because a hold may have to wait for a commit in flight, and leases must be renewed meanwhile.
         self._holds = Lines(self.address, "perdure holds", 2, prepare)
         self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
         self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
-        self._sql = _Statements(f'"{self.address.schema}"')
 
     async def open(self) -> None:
+        self._make_lines()  # a store may be opened again, on another event loop
         await self._apart(self._prepare)
 
     async def close(self) -> None:
