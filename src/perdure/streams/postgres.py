@@ -36,7 +36,7 @@ log = logging.getLogger("perdure.streams")
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """What a notification says: queues to look at, hints for workers, ends of executions."""
+    """What a notification says: queues to look at, then hints for workers, ends of executions and other news."""
 
     queues: list[str]
     hints: list[Hint]
@@ -94,7 +94,7 @@ class PostgresStream:
             here = inbox.wants(hint)
             if here:
                 inbox.put(hint)
-            if hint.ended or (hint.to is not None and not here):
+            if hint.ended or hint.news or (hint.to is not None and not here):
                 self._hints[hint] = None
             elif hint.to is None and not here:
                 self._queues[hint.queue] = None
@@ -108,7 +108,7 @@ class PostgresStream:
             raise UsageError("the stream is not open: nothing can be received")
         hints = await self._inbox.take(limit)
         for hint in hints:
-            if not hint.key:
+            if not hint.key and not hint.news:
                 self._nudged.discard(hint.queue)
         return hints
 

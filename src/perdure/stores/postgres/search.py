@@ -12,7 +12,8 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(e.version) from {schema}.events e where e.key = h.key), h.sha, h.parent, h.parent_ref,
   h.state, h.waits, h.result, h.started_at, h.changed_at,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
-  (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2), coalesce(w.token, 0)
+  (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
+  coalesce(w.token, 0)
 from (select {schema}.now_us() as now offset 0) n, {schema}.heads h left join {schema}.wakes w on w.key = h.key
 where """
 
