@@ -142,6 +142,27 @@ class Locks(Protocol):
         ...
 
 
+@runtime_checkable
+class Joining(Protocol):
+    """A store whose writes can be part of a transaction of the caller's, on a connection of the store's driver."""
+
+    async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]:
+        """Like `start`; the executions exist if, and only if, the caller's transaction commits."""
+        ...
+
+    async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        """Like `send`; the executions cannot end before the caller's transaction does."""
+        ...
+
+    async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        """Like `commit`; after an answer other than `ok` the caller should roll back."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A connection with an open transaction that commits at the end of the block."""
+        ...
+
+
 class Stream(Protocol):
     """Carries hints. It may lose, double and reorder them; the store's due times make up for it."""
 

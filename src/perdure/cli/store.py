@@ -6,10 +6,13 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from perdure.cli.command import Call, command
 from perdure.cli.display import styled, table
+from perdure.errors import UsageError
 from perdure.runtime.app import Perdure
 from perdure.runtime.settings import Explained, explain, look
 from perdure.runtime.urls import redacted
@@ -20,33 +23,57 @@ if TYPE_CHECKING:
 PANEL = "Store and settings"
 
 
+GrantOption = Annotated[
+    str | None,
+    Option("--grant", metavar="ROLE", help="Give a database role what workers and clients need, and not more."),
+]
+
+
 @command("migrate", PANEL)
-async def migrate(call: Call) -> None:
+async def migrate(call: Call, grant: GrantOption = None) -> None:
     """Bring the store's schema up to date.
 
     Example: perdure migrate --store sqlite:///orders.db
     """
     app = call.application()
     store = redacted(app.settings.store)
-    before = _schema(app)
+    before = await _schema(app)
     async with app:
-        pass
-    after = _schema(app)
+        if grant is not None:
+            await _grant(app, grant)
+    after = await _schema(app)
     if call.show.json:
-        call.show.data({"store": store, "before": before, "schema": after})
+        call.show.data({"store": store, "before": before, "schema": after, "granted": grant})
     elif before == after:
         call.show.print(styled((store, "bold"), f" is up to date: schema {after or 'none'}"))
     else:
         came = "created" if not before else f"migrated from schema {before}"
         call.show.print(styled((store, "bold"), f" {came}: schema {after}"))
+    if grant is not None and not call.show.json:
+        call.show.print(styled((grant, "bold"), " may run workers and clients on it"))
 
 
-def _schema(app: Perdure) -> int | None:
-    """The number of the schema, where the store is a file that has one."""
+async def _grant(app: Perdure, role: str) -> None:
+    give = getattr(app.store, "grant_application", None)
+    if give is None:
+        raise UsageError("--grant is for stores with roles, and this one has none")
+    await give(role)
+
+
+async def _schema(app: Perdure) -> int | None:
+    """The number of the schema, where the store has one."""
+    ask = getattr(app.store, "schema_number", None)
+    if ask is not None:
+        there: int = await ask()
+        return there or None
     path = getattr(app.store, "path", None)
-    if path is None or not Path(path).is_file():
+    return None if path is None else _number_of_file(Path(path))
+
+
+def _number_of_file(path: Path) -> int | None:
+    if not path.is_file():
         return None
-    with closing(sqlite3.connect(f"file:{Path(path).resolve()}?mode=ro", uri=True)) as db:
+    with closing(sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True)) as db:
         number: int = db.execute("pragma user_version").fetchone()[0]
     return number
 

@@ -31,23 +31,22 @@ TRIES = 5
 SILENCE = 5.0
 
 
-async def connect(address: Address, name: str, **settings: str) -> Connection:
+async def connect(address: Address, name: str) -> Connection:
     """A connection with the settings that every session of ours has."""
     milliseconds = {
         "statement_timeout": address.statement_timeout,
         "lock_timeout": address.lock_timeout,
         "idle_in_transaction_session_timeout": address.idle_timeout,
     }
-    return await asyncpg.connect(
-        address.dsn,
-        timeout=address.connect_timeout,
-        server_settings={
-            "application_name": name,
-            "jit": "off",
-            **{name: str(round(seconds * 1000)) for name, seconds in milliseconds.items()},
-            **settings,
-        },
-    )
+    async with asyncio.timeout(address.connect_timeout):
+        return await asyncpg.connect(
+            address.dsn,
+            server_settings={
+                "application_name": name,
+                "jit": "off",
+                **{name: str(round(seconds * 1000)) for name, seconds in milliseconds.items()},
+            },
+        )
 
 
 class Line:
@@ -61,16 +60,16 @@ class Line:
         self._connection: Connection = None
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
-        for attempt in range(TRIES):
+        attempt = 1
+        while True:
             async with self._turn:
                 try:
                     return await self._once(work, writes)
                 except asyncpg.PostgresError as error:
-                    if error.sqlstate not in trouble.REPEAT:
+                    if trouble.state_of(error) not in trouble.REPEAT or attempt == TRIES:
                         raise trouble.meaning(error, self._address.shown, writes) from error
-                    last = error
             await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise trouble.meaning(last, self._address.shown, writes) from last
+            attempt += 1
 
     async def _once(self, work: Callable[[Connection], Awaitable[T]], writes: bool) -> T:
         connection = await self.connected()

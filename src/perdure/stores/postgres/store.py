@@ -7,10 +7,10 @@ holds a refusal is not written: what is refused gets its answer, and the rest is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import starmap
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import asyncpg
 
@@ -54,15 +54,19 @@ class PostgresStore:
         self.address = read_address(url)
         self._clock = clock
         self._last = 0
-        prepare = self._tell_time if clock is not None else None
+        self._sql = _Statements(f'"{self.address.schema}"')
+        self._make_lines()
+
+    def _make_lines(self) -> None:
+        prepare = self._tell_time if self._clock is not None else None
         self._commits = Line(self.address, "perdure commits", prepare)
         # Two, because a hold may have to wait for a commit in flight, and leases must be renewed meanwhile.
         self._holds = Lines(self.address, "perdure holds", 2, prepare)
         self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
         self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
-        self._sql = _Statements(f'"{self.address.schema}"')
 
     async def open(self) -> None:
+        self._make_lines()  # a store may be opened again, on another event loop
         await self._apart(self._prepare)
 
     async def close(self) -> None:
@@ -223,7 +227,7 @@ class PostgresStore:
 
     async def _write(
         self, connection: Connection, group: Sequence[Commit], grace: int, careful: bool
-    ) -> list[tuple[str, Outcome]]:
+    ) -> list[tuple[str, _Refusal]]:
         if not careful and all(map(columns.is_step, group)):
             rows = columns.rows_columns((commit.key, row) for commit in group for row in commit.rows)
             await connection.execute(self._sql.steps, *rows)
@@ -272,20 +276,28 @@ class PostgresStore:
     # In a transaction of the caller's
 
     async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]:
-        """Start executions in the caller's transaction: they exist if, and only if, it commits."""
-        answers = await self._start(connection, starts, grace)
-        await connection.execute(self._sql.notify, self.address.channel)
+        with self._joined():
+            answers = await self._start(connection, starts, grace)
+            await connection.execute(self._sql.notify, self.address.channel)
         return answers
 
     async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]:
-        """Send mail in the caller's transaction. The executions cannot end before it does."""
-        answers = await self._send(connection, mail, grace)
-        await connection.execute(self._sql.notify, self.address.channel)
+        with self._joined():
+            answers = await self._send(connection, mail, grace)
+            await connection.execute(self._sql.notify, self.address.channel)
         return answers
 
     async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
-        """Commit in the caller's transaction. After an answer other than `ok` the caller should roll back."""
-        return await self._commit(connection, group, grace, within=_savepoint)
+        with self._joined():
+            return await self._commit(connection, group, grace, within=_savepoint)
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Errors inside the caller's transaction: it has not been committed, so nothing was written."""
+        try:
+            yield
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise trouble.meaning(error, self.address.shown, writes=False) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -305,6 +317,7 @@ class PostgresStore:
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
 
 
+_Refusal = Literal["mail", "early", "stale", "park"]
 _Within = Callable[[Connection], AbstractAsyncContextManager[Any]]
 
 

@@ -43,6 +43,11 @@ _MEANINGS: list[tuple[str, type[PerdureError], str]] = [
 ]
 
 
+def state_of(error: BaseException) -> str:
+    """The five characters by which PostgreSQL names an error; empty for errors of others."""
+    return getattr(error, "sqlstate", None) or ""
+
+
 def lost(error: BaseException) -> bool:
     """Whether the connection is of no use any more."""
     if isinstance(error, asyncpg.PostgresError):
@@ -51,9 +56,8 @@ def lost(error: BaseException) -> bool:
 
 
 def _fatal(error: asyncpg.PostgresError) -> bool:
-    state = error.sqlstate or ""
     severity = getattr(error, "severity_en", None) or getattr(error, "severity", None)
-    return state.startswith(("08", "57P")) or severity in ("FATAL", "PANIC")
+    return state_of(error).startswith(("08", "57P")) or severity in ("FATAL", "PANIC")
 
 
 def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
@@ -66,7 +70,7 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
                 f" repeat the call with the same ids {detail}"
             )
         return StoreUnavailable(f"{place}: the connection was lost; try again {detail}")
-    state = getattr(error, "sqlstate", None) or ("22" if isinstance(error, (UnicodeError, OverflowError)) else "")
+    state = "22" if isinstance(error, (UnicodeError, OverflowError)) else state_of(error)
     for prefix, kind, text in _MEANINGS:
         if state.startswith(prefix):
             return kind(f"{place}: {text} {detail}")
@@ -76,7 +80,7 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
 def unreachable(error: BaseException, place: str) -> PerdureError:
     """The error to raise for a connection that could not be made: nothing was sent."""
     detail = f"({type(error).__name__}: {error})"
-    state = getattr(error, "sqlstate", None) or ""
+    state = state_of(error)
     for prefix, kind, text in _MEANINGS:
         if state.startswith(prefix) and prefix[:2] in ("28", "3D"):
             return kind(f"{place}: {text} {detail}")

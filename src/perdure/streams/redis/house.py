@@ -8,8 +8,8 @@ for it, because its pending entries would go with it.
 from __future__ import annotations
 
 import asyncio
-import math
 import logging
+import math
 import random
 
 from perdure.streams.redis.arrivals import Arrivals

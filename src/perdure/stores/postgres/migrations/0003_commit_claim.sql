@@ -206,7 +206,7 @@ as $$
 #variable_conflict use_column
 declare
   now bigint := now_us();
-  near int := 4 * most + 20;
+  near int := 4 * most;
   chosen text[];
   woken text[];
   mailed text[];
