@@ -105,23 +105,6 @@ class Store(Protocol):
     async def find(self, query: Query) -> list[Head]: ...
 
 
-@runtime_checkable
-class Joining(Protocol):
-    """What a store can do inside a transaction of the caller's, on the same database: both happen or neither."""
-
-    async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]: ...
-
-    async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]: ...
-
-    async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
-        """After an answer other than `ok` the caller must roll back."""
-        ...
-
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A connection in a transaction that is committed at the end of the block."""
-        ...
-
-
 class Locks(Protocol):
     """Leases by name. The token tells one acquisition from another; the fence rises with each."""
 

@@ -25,7 +25,7 @@ from msgspec import Raw, structs
 from perdure.core import copies, events as ev, letters as mail, patches, summary
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import End, Head, Hint, Mail, Query, Sent, ShownStatus, Start, Started, key_of
+from perdure.core.records import End, Head, Hint, Mail, Query, Row, Sent, ShownStatus, Start, Started, key_of
 from perdure.errors import (
     EventConflict,
     ExecutionEnded,
@@ -38,14 +38,16 @@ from perdure.errors import (
 )
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
-from perdure.ports import Store, Stream
+from perdure.ports import Joining, Store, Stream
 from perdure.runtime import dead as letters, urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.locks import Lock, News, StoreLocks
+from perdure.runtime.pair import Pair
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
+from perdure.runtime.states import States
 from perdure.runtime.worker import Worker
 
 P = ParamSpec("P")
@@ -78,28 +80,35 @@ class Perdure:
         self,
         store: str | Store | None = None,
         *,
-        stream: Stream | None = None,
+        stream: str | Stream | None = None,
         tenant: str | None = None,
         settings: Settings | None = None,
         **options: Any,
     ) -> None:
         url = store if isinstance(store, str) else None
-        self.settings = settings or load(store=url, tenant=tenant, **options)
-        if store is None or isinstance(store, str):
-            self.store, self.stream = urls.connect(url or self.settings.store)
-        elif stream is None:
-            raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
-        else:
-            self.store, self.stream = store, stream
+        hints = stream if isinstance(stream, str) else None
+        self.settings = settings or load(store=url, stream=hints, tenant=tenant, **options)
+        self.store, self.stream = self._connect(store, stream)
         self.clock = Clock(self.store)
         self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._nonce, self._ids = uuid.uuid4().hex[:8], 0
         self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
         self.worker: Worker | None = None
+        self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
+
+    def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
+        if store is not None and not isinstance(store, str):
+            if stream is None or isinstance(stream, str):
+                raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
+            return store, stream
+        chosen, own = urls.connect(self.settings.store)
+        if stream is not None and not isinstance(stream, str):
+            return chosen, stream
+        return chosen, Pair(urls.stream(self.settings), own) if self.settings.stream else own
 
     # Opening and closing.
 
@@ -118,6 +127,7 @@ class Perdure:
         if self._opened is None:
             return
         await self._hang_up()
+        await self.states.close()
         await self.store.close()
         self._opened = None
 
@@ -178,12 +188,14 @@ class Perdure:
         *args: *Ts,
         id: str | None = None,
         lane: str | None = None,
+        connection: Any = None,
         tenant: str | None = None,
         by: str = "",
     ) -> Run[R]:
         """Start an execution. Idempotent by id: the same workflow and input give the same run.
 
-        Executions of one `lane` run one at a time, in the order of their starts.
+        Executions of one `lane` run one at a time, in the order of their starts. With a `connection` (asyncpg) to the
+        same PostgreSQL it is started in the transaction of that connection: both happen or neither.
         """
         if not isinstance(workflow, Workflow):
             raise UsageError("start() takes a workflow: decorate the function with @workflow")
@@ -191,7 +203,7 @@ class Perdure:
         input = Raw(definition.signature.encode(args, {}))
         definition.signature.decode(input)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        created = await self._start(definition, input, key, by, lane)
+        created = await self._start(definition, input, key, by, lane, connection)
         return Run(self, key, definition.signature.returns, created and self.worker is not None)
 
     async def start_by_name(
@@ -218,7 +230,13 @@ class Perdure:
         await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
 
     async def _start(
-        self, definition: Workflow[..., Any], input: Raw, key: str, by: str, lane: str | None = None
+        self,
+        definition: Workflow[..., Any],
+        input: Raw,
+        key: str,
+        by: str,
+        lane: str | None = None,
+        connection: Any = None,
     ) -> bool:
         await self.open()
         registry.use(definition)
@@ -227,14 +245,17 @@ class Perdure:
         start = summary.begin(key, first, definition.queue, self.clock.now())
         if lane is not None:
             start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
-        created = await self._begin(start)
+        created = await self._begin(start, connection)
         if created:
             self._remember(key, start.definition)
         return created
 
-    async def _begin(self, start: Start) -> bool:
+    async def _begin(self, start: Start, connection: Any = None) -> bool:
         """Whether it is new; the same start again is not."""
-        answer = await self._starts.put(start)
+        if connection is None:
+            answer = await self._starts.put(start)
+        else:
+            [answer] = await self._joining().start_in(connection, [start], 0)
         if answer == "conflict":
             raise ExecutionExists(
                 f"{start.key} exists already, of another workflow or with another input: choose another id, or start it"
@@ -250,16 +271,20 @@ class Perdure:
         payload: Any = None,
         *,
         event_id: str | None = None,
+        connection: Any = None,
         by: str = "",
         tenant: str | None = None,
     ) -> str:
-        """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once."""
+        """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once.
+
+        With a `connection` (asyncpg) to the same PostgreSQL it is sent in the transaction of that connection.
+        """
         key = key_of(self._tenant(tenant), id)
         await self.open()
         raw = await self._payload(key, name, payload)
         self._limit(raw, f"the payload of {name}")
         chosen = _checked(_ID, event_id or self.new_id(), "event id")
-        await self.post(key, chosen, mail.EventLetter(name, raw, by), digest(name, bytes(raw)))
+        await self.post(key, chosen, mail.EventLetter(name, raw, by), digest(name, bytes(raw)), connection)
         return chosen
 
     async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
@@ -269,10 +294,16 @@ class Perdure:
     async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None:
         await self.post(key_of(tenant, id), mail_id, mail.CancelLetter(reason))
 
-    async def post(self, key: str, id: str, letter: mail.Letter, sha: str = "") -> Literal["accepted", "duplicate"]:
+    async def post(
+        self, key: str, id: str, letter: mail.Letter, sha: str = "", connection: Any = None
+    ) -> Literal["accepted", "duplicate"]:
         """Put a letter into a mailbox, or say why that cannot be."""
         await self.open()
-        sent = await self._sends.put(Mail(key, id, mail.seal(letter), sha))
+        sealed = Mail(key, id, mail.seal(letter), sha)
+        if connection is None:
+            sent = await self._sends.put(sealed)
+        else:
+            [sent] = await self._joining().send_in(connection, [sealed], 0)
         answer = sent.answer
         if sent.version and isinstance(letter, mail.EventLetter):
             answer = await self._compare(key, sent.version, letter)
@@ -320,6 +351,11 @@ class Perdure:
         if len(self._definitions) >= _REMEMBERED:
             self._definitions.popitem(last=False)
         self._definitions[key] = definition
+
+    def _joining(self) -> Joining:
+        if not isinstance(self.store, Joining):
+            raise UsageError("connection= needs a store on PostgreSQL, the database of that connection")
+        return self.store
 
     # Finding.
 
@@ -542,6 +578,10 @@ class Perdure:
                     letter = mail.RedriveLetter("the workflow's code has changed")
                     await self.post(head.key, letters.redrive_id(head), letter)
             cursor = (heads[-1].started_at, heads[-1].key)
+
+    async def _rows(self, key: str, after: int, until: int | None) -> AsyncIterator[Row]:
+        async for row in Run[Any](self, key).rows(after, until):
+            yield row
 
     # Small things.
 

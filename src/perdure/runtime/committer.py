@@ -93,16 +93,15 @@ class Committer:
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""
         now, time = self._clock.now(), asyncio.get_running_loop().time()
-        flying: list[Resident] = []
         with turns():
             while (
                 self._ready and len(group.commits) < self._settings.group and group.bytes < self._settings.group_bytes
             ):
                 resident = self._ready.popleft()
-                if resident.flying:
-                    flying.append(resident)
-                    continue
                 resident.rung = False
+                if resident.flying:
+                    resident.recalled = True  # its time comes when its commit has landed
+                    continue
                 if not self._floor.here(resident):
                     continue
                 if time > resident.lease_until:
@@ -113,7 +112,6 @@ class Committer:
                     group.add(resident, commit)
                 else:
                     resident.launch(now)
-        self._ready.extend(flying)  # their time comes when their commit has landed
         if not self._ready:
             self._bell.clear()
 
@@ -158,6 +156,9 @@ class Committer:
 
     def set_free(self, resident: Resident) -> None:
         resident.flying = False
+        if resident.recalled:
+            resident.recalled = False
+            self.ring(resident)
         if resident.landing is not None:
             resident.landing.set_result(None)
             resident.landing = None

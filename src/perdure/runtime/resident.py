@@ -77,6 +77,7 @@ class Resident:
         self.flying = False  # a commit of it is under way
         self.landing: asyncio.Future[None] | None = None  # for who waits until it is not
         self.rung = False  # the committer will look at it
+        self.recalled = False  # the committer will look at it when its commit has landed
         self._done: list[str] = []
         self._letters: list[Mail] = []
         self._seen: set[str] = set()

@@ -79,6 +79,7 @@ class Run(Generic[R_co]):
             while True:
                 news = self._app.news(self.key)
                 try:
+                    await self._app.stream.listen(self.key)
                     if not self._fresh:
                         head = await self.head()
                         if head.status in ENDED or (head.status == "stuck" and not head.mail):
@@ -125,11 +126,14 @@ class Run(Generic[R_co]):
             raise UsageError("state(at=…) needs a time with a time zone")
         if until is not None and until < 1:
             raise UsageError("versions begin at 1")
-        folded = view.State(key=self.key)
-        async for row in self.rows(0, until):
-            if moment is not None and row.at > moment:
-                break
-            folded = view.fold(folded, row)
+        if moment is None:
+            folded = await self._app.states.at(self.key, until)
+        else:
+            folded = view.State(key=self.key)
+            async for row in self.rows():
+                if row.at > moment:
+                    break
+                folded = view.fold(folded, row)
         if folded.version == 0:
             await self.head()
         return folded

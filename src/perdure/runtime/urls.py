@@ -14,6 +14,7 @@ from perdure.ports import Store, Stream
 
 if TYPE_CHECKING:
     from perdure.runtime.settings import Settings
+    from perdure.runtime.states import Cache
 
 #: From the colon behind the user to the last @: a password that was not encoded may contain anything.
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
@@ -88,3 +89,12 @@ def stream(settings: Settings) -> Stream:
         lease=settings.lease,
         idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
     )
+
+
+def warm(settings: Settings) -> Cache | None:
+    """A cache that many processes share, where there is a Redis."""
+    if urlsplit(settings.stream).scheme not in REDIS:
+        return None
+    from perdure.streams.redis.warm import WarmCache
+
+    return WarmCache(settings.stream, prefix=settings.stream_prefix)

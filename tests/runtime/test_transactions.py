@@ -1,0 +1,199 @@
+"""Executions and actions in transactions of a PostgreSQL database: both happen or neither."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure import ExecutionFailed, ExecutionNotFound, Perdure, Retry, action, event, workflow
+from perdure.errors import UsageError
+from perdure.testing import check_log
+
+Body = Callable[[Perdure, asyncpg.Connection], Awaitable[None]]
+tries: list[str] = []
+
+
+@pytest.fixture
+def database(postgres: str) -> Callable[[Body], None]:
+    """Runs a body with an application with a worker, and a connection of its own to a table `entries`."""
+
+    def use(body: Body) -> None:
+        async def main() -> None:
+            schema = postgres.partition("schema=")[2].partition("&")[0]
+            connection = await asyncpg.connect(postgres.partition("?")[0])
+            async with Perdure(postgres, lease=2, grace=0.2) as app:
+                await connection.execute(f'set search_path = "{schema}"')
+                await connection.execute("create table entries (what text)")
+                app_table = f'"{schema}".entries'
+                async with app.working():
+                    place[0] = app_table
+                    await body(app, connection)
+            await connection.close()
+
+        tries.clear()
+        asyncio.run(main())
+
+    return use
+
+
+place = [""]
+
+
+async def entries(connection: asyncpg.Connection) -> list[str]:
+    return [row[0] for row in await connection.fetch(f"select what from {place[0]} order by 1")]
+
+
+@action(transactional=True, retries=Retry(attempts=4, first=0.01))
+async def book(what: str, fail: int = 0) -> str:
+    tries.append(action.key)
+    await action.connection.execute(f"insert into {place[0]} values ($1)", what)
+    if len(tries) <= fail:
+        raise ConnectionError("after the insert")
+    return f"booked {what}"
+
+
+@workflow
+async def booking(what: str, fail: int) -> str:
+    return await book(what, fail)
+
+
+def test_an_execution_starts_with_the_callers_transaction_or_not_at_all(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(f"insert into {place[0]} values ('mine')")
+        gone = await app.start(booking, "gone", 0, id="gone", connection=connection)
+        await transaction.rollback()
+        async with connection.transaction():
+            await connection.execute(f"insert into {place[0]} values ('mine')")
+            run = await app.start(booking, "theirs", 0, id="here", connection=connection)
+        assert await run.result(timeout=10) == "booked theirs"
+        with pytest.raises(ExecutionNotFound):
+            await gone.head()
+        assert await entries(connection) == ["mine", "theirs"]
+
+    database(body)
+
+
+def test_an_event_is_sent_with_the_callers_transaction_or_not_at_all(database: Callable[[Body], None]) -> None:
+    @workflow
+    async def listens() -> list[str]:
+        return [await event("say", str), await event("say", str)]
+
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        run = await app.start(listens)
+        for word, kept in (("one", True), ("lost", False), ("two", True)):
+            transaction = connection.transaction()
+            await transaction.start()
+            await app.send(run.id, "say", word, connection=connection)
+            await (transaction.commit() if kept else transaction.rollback())
+        assert await run.result(timeout=10) == ["one", "two"]
+
+    database(body)
+
+
+def test_the_writes_and_the_result_of_a_transactional_action_are_one(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        run = await app.start(booking, "room", 0, id="b")
+        assert await run.result(timeout=10) == "booked room"
+        assert await entries(connection) == ["room"]
+        check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+def test_a_failed_try_leaves_nothing_behind(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        assert await (await app.start(booking, "room", 2)).result(timeout=20) == "booked room"
+        assert len(tries) == 3
+        assert await entries(connection) == ["room"]
+        with pytest.raises(ExecutionFailed, match="after the insert"):
+            await (await app.start(booking, "never", 99)).result(timeout=30)
+        assert await entries(connection) == ["room"]
+
+    database(body)
+
+
+def test_many_transactional_actions_at_once_take_effect_once_each(database: Callable[[Body], None]) -> None:
+    @workflow
+    async def several(n: int) -> int:
+        return len(await asyncio.gather(*(book(f"{n}-{part}") for part in range(3))))
+
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        runs = [await app.start(several, n) for n in range(30)]
+        assert [await run.result(timeout=30) for run in runs] == [3] * 30
+        written = await entries(connection)
+        assert len(written) == len(set(written)) == 90
+
+    database(body)
+
+
+def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable[[Body], None]) -> None:
+    """The zombie is inside its transaction while another worker takes the execution over and finishes it."""
+
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        @action(transactional=True)
+        async def slow(what: str) -> str:
+            tries.append(action.key)
+            number = len(tries)
+            await action.connection.execute(f"insert into {place[0]} values ($1)", f"{what} {number}")
+            if number == 1:
+                inside.set()
+                await go_on.wait()
+            return f"try {number}"
+
+        @workflow
+        async def once() -> str:
+            return await slow("entry")
+
+        run = await app.start(once, id="z")
+        await asyncio.wait_for(inside.wait(), 10)
+        worker: Any = app.worker
+        worker.residents[run.key].lease_until = float("inf")  # it does not notice that its lease is over
+        await connection.execute(
+            "update wakes set due = 0 where key = $1", run.key
+        )  # as if it had been stopped for longer than its lease
+        schema = await connection.fetchval("select current_schema()")
+        base = app.settings.store.partition("?")[0]
+        async with Perdure(f"{base}?schema={schema}", lease=5) as other, other.working():
+            await asyncio.wait_for(_taken_over(other, run.key), 10)
+            go_on.set()
+            assert await other.get("z").result(timeout=20) == "try 2"
+        assert await entries(connection) == ["entry 2"]
+        check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+async def _taken_over(app: Perdure, key: str) -> None:
+    while len(tries) < 2:
+        await asyncio.sleep(0.01)
+
+
+def test_where_there_are_no_such_transactions_it_says_so() -> None:
+    async def body() -> None:
+        async with Perdure("memory://") as app, app.working():
+            with pytest.raises(UsageError, match="needs a store on PostgreSQL"):
+                await app.start(booking, "room", 0, connection=object())
+            with pytest.raises(ExecutionFailed, match="transactional action needs"):
+                await (await app.start(booking, "room", 0)).result(timeout=10)
+
+    asyncio.run(body())
+
+
+def test_declarations_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match="async def"):
+
+        @action(transactional=True)
+        def plain() -> None: ...
+
+    with pytest.raises(UsageError, match="exactly once"):
+
+        @action(transactional=True, at_most_once=True)
+        async def twice() -> None: ...
