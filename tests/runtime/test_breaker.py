@@ -302,3 +302,8 @@ async def flaky_flow() -> int:
 
 def test_circuits_hold_up_nothing_for_ever_whatever_goes_wrong() -> None:
     simulate(flaky_flow, seeds=range(12))
+
+
+def test_with_circuits_a_seed_still_gives_the_same_run() -> None:
+    first, second = (simulate(flaky_flow, seeds=range(4)).traces for _ in range(2))
+    assert first == second
