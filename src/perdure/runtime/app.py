@@ -12,6 +12,7 @@ import re
 import socket
 import time
 import uuid
+import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -92,14 +93,20 @@ class Perdure:
         else:
             self.store, self.stream = store, stream
         self.clock = Clock(self.store)
-        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
+        self._be_born()
+        _apps.add(self)
         self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
         self.worker: Worker | None = None
         self._opened: asyncio.AbstractEventLoop | None = None
+        self._opened_by: int | None = None
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
+
+    def _be_born(self) -> None:
+        """Take names that nobody else has, not even a process of the same number on a host of the same name."""
+        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
 
     # Opening and closing.
 
@@ -107,6 +114,11 @@ class Perdure:
         """Connect; done by the first call if you do not."""
         if self._opened is asyncio.get_running_loop():
             return
+        if self._opened_by not in (None, os.getpid()):
+            raise UsageError(
+                "this application was open when its process forked: open it after the fork, in each process"
+            )
+        self._opened_by = os.getpid()
         await self.store.open()
         await self.stream.open(self.me, [])
         await self.clock.sync()
@@ -119,7 +131,7 @@ class Perdure:
             return
         await self._hang_up()
         await self.store.close()
-        self._opened = None
+        self._opened = self._opened_by = None
 
     async def __aenter__(self) -> Perdure:
         await self.open()
@@ -529,7 +541,7 @@ class Perdure:
             try:
                 return await self._redrive_each()
             except StoreError as error:
-                log.warning("cannot look for stuck executions: %s; trying again", error)
+                log.warning("cannot look for stuck executions: %s; trying again", error, extra={"worker": self.me})
                 await asyncio.sleep(self.settings.grace)
 
     async def _redrive_each(self) -> None:
@@ -565,6 +577,19 @@ class Perdure:
                 f"{what} has {size:,} bytes, more than {self.settings.payload_bytes:,}: send a reference to the data,"
                 " or raise payload_bytes"
             )
+
+
+#: All applications of this process. A fork would give two processes one name, and one lease to both.
+_apps: weakref.WeakSet[Perdure] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for app in list(_apps):
+        app._be_born()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _no_news(future: asyncio.Future[End | None]) -> None:
