@@ -164,6 +164,13 @@ def test_ports_of_health_count_upwards(folder: Path) -> None:
         assert process.stop() == 0
 
 
+def test_several_processes_need_a_store_that_they_share(folder: Path) -> None:
+    words = ("worker", "flow.py", "--store", "memory://", "--processes", "2")
+    with Process(*words, cwd=folder) as process:
+        assert process.end() == 2
+    assert any("several need a store that they share" in line for line in process.seen)
+
+
 @pytest.mark.parametrize(("loop", "module"), [("asyncio", "asyncio"), ("uvloop", "uvloop"), ("auto", "uvloop")])
 def test_the_loop_is_the_one_of_the_settings(folder: Path, loop: str, module: str) -> None:
     pytest.importorskip("uvloop")

@@ -11,6 +11,7 @@ from perdure.cli import loading
 from perdure.cli.command import Call, Module, command
 from perdure.cli.display import add_row, compact, styled, table
 from perdure.core.durations import show as span
+from perdure.errors import UsageError
 from perdure.flows.action import Action
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
@@ -81,6 +82,8 @@ def _supervise(settings: Settings, all_logs: bool) -> int:
     """The same command again in each process, which sees that it is one of many and takes its own port."""
     from perdure.runtime import health, supervisor, telemetry
 
+    if settings.store.startswith("memory:"):
+        raise UsageError("memory:// lives and dies with its process: several need a store that they share, --store")
     telemetry.configure(settings, root=all_logs)
     commands = []
     for index in range(settings.processes):

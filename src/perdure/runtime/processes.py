@@ -61,9 +61,9 @@ class Elsewhere(Recorded):
 
 
 class Processes:
-    """At most `size` of them, one for each core unless it is given; none before the first is needed."""
+    """At most `size` of them, 0 being one for each core; none before the first is needed."""
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(self, size: int = 0) -> None:
         self._size = size or os.cpu_count() or 1
         self._threads: ThreadPoolExecutor | None = None
         self._idle: list[_Process] = []

@@ -54,7 +54,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     concurrency: Count = 1000
     threads: Count = 32
     spill: Seconds | None = None
-    pool: Count | None = None
+    pool: Annotated[int, Meta(ge=0)] = 0
     loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     stall: Seconds = 5.0
     stall_limit: Seconds = 60.0
@@ -110,7 +110,7 @@ MEANING = {
     "concurrency": "actions that a worker runs at once",
     "threads": "threads for actions that are plain functions",
     "spill": "how long an action waits for a place before any worker may run it; 1 s on PostgreSQL, else never",
-    "pool": "processes for actions that are declared with process=True; one for each core unless it is set",
+    "pool": "processes for actions that are declared with process=True; 0 is one for each core",
     "loop": "auto (uvloop where it is installed), uvloop or asyncio",
     "stall": "how long the event loop may stand still before that is logged and reported",
     "stall_limit": "how long the leases of a worker whose event loop stands still are renewed all the same",
