@@ -162,8 +162,13 @@ def test_without_its_stream_a_worker_is_degraded_but_ready(tmp_path: Path) -> No
     async def body(app: Perdure, worker: Worker, port: int) -> None:
         stream.saying = "connection refused"
         assert await ask(port, "/ready") == (200, "degraded\nstream: connection refused\n")
+        while worker.metrics.subscription_errors.counts[""] == 0:
+            await asyncio.sleep(0.01)
+        stream.saying = "still refused"
+        await asyncio.sleep(0.1)
+        assert worker.metrics.subscription_errors.counts[""] == 1  # it is the same trouble
 
-    scenario(body, store, stream)
+    scenario(body, store, stream, lease=0.12)
 
 
 def test_a_worker_that_drains_is_not_ready(tmp_path: Path) -> None:

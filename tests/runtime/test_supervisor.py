@@ -26,6 +26,7 @@ from tests.cli.processes import Process
 FLOW = """
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 from perdure import action, workflow
@@ -42,6 +43,16 @@ async def gated(folder: str) -> int:
 @workflow
 async def flow(folder: str) -> int:
     return await gated(folder)
+
+
+@action
+async def crashes() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@workflow
+async def takes_its_worker_down() -> None:
+    await crashes()
 
 
 @action
@@ -120,6 +131,19 @@ def test_a_worker_that_is_killed_is_started_again(folder: Path) -> None:
         [third] = pids(process, 1)
         assert third not in (first, second)
         assert process.stop() == 0
+
+
+def test_what_takes_its_workers_down_gets_stuck_and_the_others_go_on(folder: Path) -> None:
+    quick = {"PERDURE_LEASE": "0.5s", "PERDURE_GRACE": "0.1s", "PERDURE_PROBE": "0.1s", "PERDURE_LAPSES": "2"}
+    with workers(folder, **quick) as process:
+        pids(process)
+        perdure(folder, "start", "flow.py", "takes_its_worker_down", "--id", "bad")
+        for _ in range(3):
+            process.line("ended with 139; starting it again")
+        process.line("bad is stuck: 3 workers in a row died")
+        perdure(folder, "start", "flow.py", "looks", "--id", "good", "--wait")
+        assert process.stop() == 0
+    assert json.loads(perdure(folder, "show", "bad", "--json"))["status"] == "stuck"
 
 
 def test_signals_to_everybody_are_one_signal(folder: Path) -> None:

@@ -78,6 +78,7 @@ class Leases:
         self._looked = self._asked
         self._renewed_at = 0.0
         self._reported = False
+        self._trouble = ""
 
     @classmethod
     async def beside(cls, floor: Floor, store: Store, stream: Stream) -> Leases | None:
@@ -141,6 +142,7 @@ class Leases:
 
     async def _look(self) -> None:
         now = time.monotonic()
+        self._listen()
         stopped = now - self._looked > self._pause() + self._floor.settings.stall / 2
         self._looked = now
         if stopped or self._answered >= self._asked:
@@ -153,6 +155,13 @@ class Leases:
                 await self._renew(self._twin, now)
             except StoreError as error:
                 log.warning("cannot renew leases: %s; trying again", error, extra={"worker": self._floor.me})
+
+    def _listen(self) -> None:
+        """A stream that mends itself raises nothing, so its troubles are counted here, each when it begins."""
+        trouble = self._stream.trouble
+        if trouble and not self._trouble:
+            self._tell(self._floor.metrics.subscription_errors.add)
+        self._trouble = trouble
 
     def _ask(self, now: float) -> None:
         self._reported = False

@@ -154,7 +154,8 @@ class Metrics:
             TROUBLES,
         )
         self.subscription_errors = Counter(
-            "workflow_subscription_errors_total", "failures to receive hints; the store's due times make up for them"
+            "workflow_subscription_errors_total",
+            "times that hints ceased to arrive; the store's due times make up for them",
         )
         self.stuck = Counter(
             "workflow_event_dlq_total", "executions that became stuck and wait for a person", "cause", CAUSES
