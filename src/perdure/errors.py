@@ -22,6 +22,7 @@
     │   └── External              a service of others is ill
     │       └── CircuitOpen       the circuit breaker of the action let no attempt through
     ├── ActionFailed              what awaiting an action raises in a workflow
+    ├── ProcessDied               the process of an action ended before it answered
     ├── ChildFailed               what awaiting a child workflow raises
     ├── Nondeterminism            the code asks for other commands than the log records
     ├── NeverWakes                the workflow waits for something that no event can bring
@@ -170,6 +171,10 @@ class ActionFailed(PerdureError):
         self.details = details
         self.attempts = attempts
         self.kind = kind
+
+
+class ProcessDied(PerdureError):
+    """The process of an action ended before it answered; that attempt has failed."""
 
 
 class ChildFailed(PerdureError):

@@ -146,6 +146,18 @@ class Joining(Protocol):
         ...
 
 
+@runtime_checkable
+class Twinned(Protocol):
+    """A store that can be used from a second thread as well."""
+
+    def twin(self) -> Store:
+        """Another Store on the same data, with connections of its own, to be opened and closed by itself.
+
+        It belongs to the event loop that opens it, so a thread with a loop of its own can go on when this one cannot.
+        """
+        ...
+
+
 class Stream(Protocol):
     """Carries hints. It may lose, double and reorder them; the store's due times make up for it."""
 

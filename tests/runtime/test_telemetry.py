@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure import Settings
+from perdure import Settings, action, workflow
 from perdure.runtime.telemetry import configure, escaped
+from perdure.testing import World
 
 log = logging.getLogger("perdure.telemetry-test")
 
@@ -37,6 +38,41 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         "version": 3,
         "worker": "w1",
     }
+
+
+def test_a_line_of_json_names_the_worker_of_its_process(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(Settings(log_format="json"), worker="w1")
+    log.info("ours")
+    log.info("of another", extra={"worker": "w2"})
+    assert [json.loads(line)["worker"] for line in capsys.readouterr().err.splitlines()] == ["w1", "w2"]
+
+
+async def test_what_actions_and_workflows_log_names_their_execution(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @action
+    async def tells() -> None:
+        log.info("in an action")
+
+    @action
+    def tells_in_a_thread() -> None:
+        log.info("in a thread")
+
+    @workflow
+    async def telling() -> None:
+        await tells()
+        await tells_in_a_thread()
+        workflow.log.info("in a workflow")
+
+    configure(Settings(log_format="json"), worker="w1")
+    await world.run(telling, id="run")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(one["message"], one["tenant"], one["execution"]) for one in lines] == [
+        ("in an action", "default", "run"),
+        ("in a thread", "default", "run"),
+        ("in a workflow", "default", "run"),
+    ]
+    assert lines[-1]["version"] == 3
 
 
 def test_an_exception_goes_with_its_record(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 from typer import Option
@@ -10,9 +11,11 @@ from perdure.cli import loading
 from perdure.cli.command import Call, Module, command
 from perdure.cli.display import add_row, compact, styled, table
 from perdure.core.durations import show as span
+from perdure.errors import UsageError
 from perdure.flows.action import Action
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
+from perdure.runtime.settings import Settings
 
 WORK, CODE = "Work", "Code"
 
@@ -22,23 +25,32 @@ def worker(
     call: Call,
     module: Module,
     queues: Annotated[str | None, Option("--queues", metavar="A,B", help="The queues to serve.")] = None,
-    concurrency: Annotated[int | None, Option("--concurrency", min=1, help="Actions at once.")] = None,
+    concurrency: Annotated[int | None, Option("--concurrency", min=1, help="Actions at once, in each process.")] = None,
+    processes: Annotated[int | None, Option("--processes", min=1, help="Worker processes to keep alive.")] = None,
+    health: Annotated[
+        str | None, Option("--health", metavar="HOST:PORT", help="Answer health checks and metrics here.")
+    ] = None,
     all_logs: Annotated[bool, Option("--all-logs", help="Log also what other libraries and your code say.")] = False,
+    supervised: Annotated[bool, Option("--supervised", hidden=True)] = False,
 ) -> int:
     """Run a worker until SIGTERM or Ctrl-C.
 
     It then finishes what runs, gives back what it holds, and ends with 0. A second signal ends it at once, with 128 +
-    the signal's number. Logs go to stderr.
+    the signal's number. With --processes, each process is started again when it dies, and the ports of --health count
+    upwards. Logs go to stderr.
 
-    Example: perdure worker shop.py --queues default,mail --concurrency 50
+    Example: perdure worker shop.py --queues default,mail --concurrency 50 --processes 4 --health 127.0.0.1:9464
     """
     from perdure.runtime import service, telemetry
     from perdure.runtime.worker import Worker
 
     # Only what is given on the command line goes above the module's own settings.
     log_format = "json" if call.show.json else None
-    app = call.application(module, code=True, queues=queues, concurrency=concurrency, log_format=log_format)
-    telemetry.configure(app.settings, root=all_logs)
+    chosen = {"queues": queues, "concurrency": concurrency, "processes": processes, "health": health}
+    app = call.application(module, code=True, log_format=log_format, **chosen)
+    if app.settings.processes > 1 and not supervised:
+        return _supervise(app.settings, all_logs)
+    telemetry.configure(app.settings, root=all_logs, worker=app.me)
 
     def ready(one: Worker) -> None:
         names = sorted(registry.definitions())
@@ -60,9 +72,26 @@ def worker(
         stopped(code)
         service.exit_now(code)
 
-    code = service.run(app, app.settings.queue_names, ready=ready, leave=leave)
+    orders = sys.stdin.fileno() if supervised else None
+    code = service.run(app, app.settings.queue_names, ready=ready, leave=leave, orders=orders)
     stopped(code)
     return code
+
+
+def _supervise(settings: Settings, all_logs: bool) -> int:
+    """The same command again in each process, which sees that it is one of many and takes its own port."""
+    from perdure.runtime import health, supervisor, telemetry
+
+    if settings.store.startswith("memory:"):
+        raise UsageError("memory:// lives and dies with its process: several need a store that they share, --store")
+    telemetry.configure(settings, root=all_logs)
+    commands = []
+    for index in range(settings.processes):
+        words = [sys.executable, *sys.orig_argv[1:], "--supervised"]
+        if settings.health:
+            words += ["--health", health.shifted(settings.health, index)]
+        commands.append(words)
+    return supervisor.Supervisor(commands, settings.drain).run()
 
 
 @command("dev", WORK)

@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Raw
@@ -67,6 +67,8 @@ def kind_of(error: BaseException, classes: Classes, fatal: tuple[type[BaseExcept
     >>> kind_of(OSError("x"), {})
     'transient'
     """
+    if isinstance(error, Recorded) and error.error.kind in _KINDS.values():
+        return cast(Kind, error.error.kind)  # decided where it was raised
     if isinstance(error, (*fatal, InvalidValue, LimitReached)) or getattr(error, "fatal", False) is True:
         return "permanent"
     for kind in type(error).__mro__:

@@ -46,6 +46,7 @@ class Options(Struct, frozen=True):
     concurrency: int | None = None  # attempts at once in one worker
     queue: str = ""  # other than that of the workflow
     transactional: bool = False
+    process: bool = False  # in a process of the pool
 
 
 class Action(Generic[P, R]):
@@ -69,6 +70,8 @@ class Action(Generic[P, R]):
         self.version = version
         self.description = description or inspect.getdoc(fn) or ""
         self.is_async = inspect.iscoroutinefunction(fn)
+        if options.process:
+            _check_for_process(fn, self.is_async)
         self.signature = Signature(fn)
         self.how = options
         self.compensation: Action[..., Any] | None = None
@@ -160,6 +163,15 @@ def with_result(args: Raw, result: Raw) -> Raw:
     return Raw(msgspec.json.encode({"args": positional, "kwargs": both["kwargs"]}))
 
 
+def _check_for_process(fn: Callable[..., Any], is_async: bool) -> None:
+    if is_async:
+        raise UsageError(f"{fn.__qualname__} is async: with process=True an action is a plain function that computes")
+    if "<" in fn.__qualname__:  # <locals> or <lambda>
+        raise UsageError(
+            f"{fn.__qualname__} cannot run in another process, which has to import it: define it at module level"
+        )
+
+
 def _micros(duration: Duration | None) -> int | None:
     return None if duration is None else micros(duration)
 
@@ -198,6 +210,7 @@ class ActionDecorator:
         concurrency: int | None = ...,
         queue: str = ...,
         transactional: bool = ...,
+        process: bool = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -218,6 +231,7 @@ class ActionDecorator:
         concurrency: int | None = None,
         queue: str = "",
         transactional: bool = False,
+        process: bool = False,
     ) -> Any:
         """Make an action of a function.
 
@@ -228,6 +242,7 @@ class ActionDecorator:
         that fails again and again. With a `queue` it runs on the workers of that queue, as an execution of its own;
         without one it runs where its workflow does, while there is room. `transactional`: what it writes over
         `action.connection` and its result are one commit, exactly once (PostgreSQL).
+        With `process` a plain function runs in a process of its own, where a long computation disturbs nobody.
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
@@ -246,6 +261,7 @@ class ActionDecorator:
             concurrency,
             queue,
             transactional,
+            process,
         )
 
         if transactional and at_most_once:

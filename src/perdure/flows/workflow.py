@@ -131,7 +131,7 @@ class _ReplayFilter(logging.Filter):
         running = execution()
         if running is None:
             return True
-        record.execution = running.key
+        record.execution, record.version = running.key, running.version
         return not running.replaying
 
 

@@ -12,6 +12,7 @@ import re
 import socket
 import time
 import uuid
+import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -90,12 +91,13 @@ class Perdure:
         self.settings = settings or load(store=url, stream=hints, tenant=tenant, **options)
         self.store, self.stream = self._connect(store, stream)
         self.clock = Clock(self.store)
-        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
+        self._be_born()
+        _apps.add(self)
         self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
         self.worker: Worker | None = None
         self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
         self._opened: asyncio.AbstractEventLoop | None = None
+        self._opened_by: int | None = None
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
@@ -110,12 +112,22 @@ class Perdure:
             return chosen, stream
         return chosen, Pair(urls.stream(self.settings), own) if self.settings.stream else own
 
+    def _be_born(self) -> None:
+        """Take names that nobody else has, not even a process of the same number on a host of the same name."""
+        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
+
     # Opening and closing.
 
     async def open(self) -> None:
         """Connect; done by the first call if you do not."""
         if self._opened is asyncio.get_running_loop():
             return
+        if self._opened_by not in (None, os.getpid()):
+            raise UsageError(
+                "this application was open when its process forked: open it after the fork, in each process"
+            )
+        self._opened_by = os.getpid()
         await self.store.open()
         await self.stream.open(self.me, [])
         await self.clock.sync()
@@ -129,7 +141,7 @@ class Perdure:
         await self._hang_up()
         await self.states.close()
         await self.store.close()
-        self._opened = None
+        self._opened = self._opened_by = None
 
     async def __aenter__(self) -> Perdure:
         await self.open()
@@ -565,7 +577,7 @@ class Perdure:
             try:
                 return await self._redrive_each()
             except StoreError as error:
-                log.warning("cannot look for stuck executions: %s; trying again", error)
+                log.warning("cannot look for stuck executions: %s; trying again", error, extra={"worker": self.me})
                 await asyncio.sleep(self.settings.grace)
 
     async def _redrive_each(self) -> None:
@@ -605,6 +617,19 @@ class Perdure:
                 f"{what} has {size:,} bytes, more than {self.settings.payload_bytes:,}: send a reference to the data,"
                 " or raise payload_bytes"
             )
+
+
+#: All applications of this process. A fork would give two processes one name, and one lease to both.
+_apps: weakref.WeakSet[Perdure] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for app in list(_apps):
+        app._be_born()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _no_news(future: asyncio.Future[End | None]) -> None:

@@ -30,6 +30,7 @@ from perdure.errors import CircuitOpen, InvalidValue, LimitReached
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
 from perdure.runtime.circuits import Circuits
+from perdure.runtime.processes import Processes
 from perdure.runtime.settings import Settings
 from perdure.runtime.slots import ActionSlots, Crowded
 
@@ -74,6 +75,8 @@ class Attempts:
         self.payload_bytes = settings.payload_bytes
         self.spill = house.spill
         self.loop = asyncio.get_running_loop()
+        self.processes = Processes(settings.pool)
+        self.counted: Callable[[ev.Event | None], object] = lambda event: None
 
     def start(self, whose: Whose, asked: Asked) -> Running:
         """Begin one attempt at once; `whose.settled` gets the event of its end, or None when it was cancelled."""
@@ -81,6 +84,11 @@ class Attempts:
 
     def calling(self, whose: str, asked: Asked) -> None:
         """The function of an action is about to be called: a place for tests to watch."""
+
+    @property
+    def running(self) -> int:
+        """How many have a place."""
+        return self.slots.taken
 
     def close(self) -> None:
         """No more attempts begin: those that wait for a slot are called off."""
@@ -91,6 +99,7 @@ class Running:
     """An attempt under way; also what the action itself sees of it."""
 
     __slots__ = (
+        "_joint",
         "_loop",
         "_scope",
         "_shared",
@@ -114,6 +123,7 @@ class Running:
         self._shared = shared
         self._who = who
         self._scope: asyncio.Timeout | None = None
+        self._joint: ev.Event | None = None  # what was committed together with the action's own writes
         self._loop = shared.loop
         context = contextvars.copy_context()
         context.run(attempt.set, self)
@@ -143,6 +153,10 @@ class Running:
     @property
     def number(self) -> int:
         return self.asked.attempts + 1
+
+    @property
+    def args(self) -> Raw:
+        return self.asked.args
 
     @property
     def progress(self) -> Any:
@@ -184,6 +198,7 @@ class Running:
             event = ev.ActionScheduled(self.asked.ref, name, self.asked.args)  # others may have room for it
         finally:
             self.task = None  # no cycle is left for the garbage collector
+            self._shared.counted(event or self._joint)
             self._who.settled(self.asked.ref, event)
 
     def _patience(self) -> float | None:
@@ -236,7 +251,8 @@ class Running:
         """The action uses the connection for as long as it runs; its result is written over the same one."""
         self.connection = connection
         try:
-            return await self._success(began)
+            self._joint = await self._success(began)
+            return self._joint
         finally:
             self.connection = None
 
@@ -269,6 +285,8 @@ class Running:
     async def _call(self) -> Any:
         args, kwargs = self.action.signature.decode(self.asked.args)
         self._shared.calling(self.whose, self.asked)
+        if self.action.how.process:
+            return await self._shared.processes.call(self)
         if self.action.is_async:
             return await self.action.fn(*args, **kwargs)
         call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)

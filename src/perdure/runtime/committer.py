@@ -18,6 +18,7 @@ from perdure.core.records import Commit, Outcome
 from perdure.errors import OutcomeUnknown, StoreError
 from perdure.ports import Store
 from perdure.runtime.clock import Clock
+from perdure.runtime.metrics import Metrics
 from perdure.runtime.resident import Resident
 from perdure.runtime.settings import Settings
 
@@ -26,6 +27,8 @@ log = logging.getLogger("perdure.worker")
 
 class Floor(Protocol):
     """What the committer needs of its worker."""
+
+    metrics: Metrics
 
     def here(self, resident: Resident) -> bool: ...
     def evict(self, resident: Resident) -> None: ...
@@ -42,9 +45,11 @@ class Group:
         self.batch: list[Resident] = []
         self.commits: list[Commit] = []
         self.bytes = 0
+        self.since = float("inf")  # when the first of them rang
 
     def add(self, resident: Resident, commit: Commit) -> None:
         resident.flying = True
+        self.since = min(self.since, resident.rung_at)
         self.batch.append(resident)
         self.commits.append(commit)
         for row in commit.rows:
@@ -67,6 +72,7 @@ class Committer:
         """Something came in for this execution."""
         if not resident.rung:
             resident.rung = True
+            resident.rung_at = asyncio.get_running_loop().time()
             self._ready.append(resident)
             self._bell.set()
 
@@ -87,8 +93,15 @@ class Committer:
             self._gather(self._next)  # what became ready meanwhile
         if self._next.commits:
             group, self._next = self._next, Group()
-            writing = self._store.commit(group.commits, self._floor.grace)
-            self._flight = group, asyncio.create_task(writing, name="perdure-commit")
+            self._flight = group, asyncio.create_task(self._write(group), name="perdure-commit")
+
+    async def _write(self, group: Group) -> list[Outcome]:
+        time = asyncio.get_running_loop().time
+        began = time()
+        try:
+            return await self._store.commit(group.commits, self._floor.grace)
+        finally:
+            self._floor.metrics.commit.observe(time() - began)
 
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""
@@ -107,6 +120,7 @@ class Committer:
                 if time > resident.lease_until:
                     text = "%s: the lease ran out before it could be renewed; giving it up"
                     log.warning(text, resident.key, extra=resident.about)
+                    self._floor.metrics.errors.add("lost")
                     self._floor.evict(resident)
                 elif (commit := self._prepare(resident, now)) is not None:
                     group.add(resident, commit)
@@ -121,6 +135,7 @@ class Committer:
             return resident.prepare(now)
         except Exception as error:
             log.exception("%s broke the engine", resident.key, extra=resident.about)
+            self._floor.metrics.errors.add("engine")
             resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
             return resident.prepare(now)
 

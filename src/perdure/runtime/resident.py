@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ from perdure.errors import LimitReached, NeverWakes, Nondeterminism, PerdureErro
 from perdure.flows.apart import Apart, args_of, order
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import Attempts, Running, key_of_call
+from perdure.runtime.metrics import Metrics
 from perdure.runtime.settings import Settings
 
 _encode = msgspec.json.encode
@@ -42,8 +44,10 @@ FAULTS = tuple(_CAUSES)
 class House(Protocol):
     """What a resident needs of its worker."""
 
+    me: str
     settings: Settings
     attempts: Attempts
+    metrics: Metrics
     draining: bool
 
     def now(self) -> int: ...
@@ -78,6 +82,7 @@ class Resident:
         self.landing: asyncio.Future[None] | None = None  # for who waits until it is not
         self.rung = False  # the committer will look at it
         self.recalled = False  # the committer will look at it when its commit has landed
+        self.rung_at = 0.0  # by the loop's clock
         self._done: list[str] = []
         self._letters: list[Mail] = []
         self._seen: set[str] = set()
@@ -107,7 +112,7 @@ class Resident:
     @property
     def about(self) -> dict[str, object]:
         """What a line of the log of this process says about it."""
-        return {"execution": self.key, "version": self.version}
+        return {"execution": self.key, "version": self.version, "worker": self.house.me}
 
     # From outside.
 
@@ -312,11 +317,13 @@ class Resident:
     def _load(self, now: int) -> None:
         self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
         self.stuck = None
+        began = perf_counter()
         try:
             self.replay.load(self.history)
             self._take(now)
         except FAULTS as fault:
             self._stick(fault, now)
+        self.house.metrics.replay.observe(perf_counter() - began)
         if not self.house.settings.replay_always:
             self.history = []
 

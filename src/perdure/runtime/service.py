@@ -4,6 +4,10 @@ The first SIGTERM or SIGINT: no new work, running actions may finish for up to `
 is given back, exit code 0. A second one: at once; actions are cut off, holds are given back if that takes no longer
 than a second (otherwise their lease has to run out), exit code 128 + its number. An action that was cut off runs again,
 with the same key, on another worker.
+
+Below a supervisor signals come over a pipe instead, one byte each, and its end means that the supervisor is dead. What
+the process is sent directly then only makes it drain: a service manager that signals all processes, and the supervisor
+that passes its own signal on, must not together amount to a second one.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+from perdure.errors import SettingsError
 from perdure.runtime.app import Perdure
 from perdure.runtime.worker import Worker
 
@@ -33,12 +38,13 @@ async def serve(
     *,
     ready: Callable[[Worker], object] | None = None,
     until: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    orders: int | None = None,
 ) -> int:
     """Run a worker until a signal comes, or until what `until` begins is done; gives the exit code.
 
-    `ready` is called once the worker receives. Cancelling drains, too.
+    `ready` is called once the worker receives. `orders` is the pipe of a supervisor. Cancelling drains, too.
     """
-    signals = _Signals()
+    signals = _Signals(orders)
     workers: list[Worker] = []
 
     async def work() -> None:
@@ -83,7 +89,7 @@ async def _first(*many: Callable[[], Coroutine[Any, Any, object]] | None) -> Non
 
 
 async def _give_up(working: asyncio.Task[None], workers: list[Worker]) -> None:
-    log.warning("stopping at once")
+    log.warning("stopping at once", extra={"worker": workers[0].me if workers else None})
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(AT_ONCE):
             for worker in workers:
@@ -95,22 +101,44 @@ async def _give_up(working: asyncio.Task[None], workers: list[Worker]) -> None:
 class _Signals:
     """The first and the second signal, as events."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: int | None = None) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self.number = 0
+        self._orders = orders
+        self._ordered = False
 
     def _came(self, number: int) -> None:
         self.number = number
-        (self.second if self.first.is_set() else self.first).set()
+        if not self.first.is_set():
+            self.first.set()
+        elif self._orders is None:
+            self.second.set()
+
+    def _order(self, number: int) -> None:
+        """A supervisor says so: once to drain, whatever came directly, and once more to end."""
+        if self._ordered:
+            self.number = number
+            self.second.set()
+        self._ordered = True
+        self.first.set()
+
+    def _obey(self, orders: int, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own, for a pipe cannot be awaited everywhere."""
+        with contextlib.suppress(OSError, RuntimeError):  # the pipe or the loop is closed: this process ends anyhow
+            while order := os.read(orders, 1):
+                loop.call_soon_threadsafe(self._order, order[0])
+            loop.call_soon_threadsafe(self.first.set)
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
         """Listen, and restore the handlers afterwards. Outside of the main thread no signal can be heard."""
+        loop = asyncio.get_running_loop()
+        if self._orders is not None:
+            threading.Thread(target=self._obey, args=(self._orders, loop), name="perdure-orders", daemon=True).start()
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for number in SIGNALS:
             try:
@@ -133,6 +161,7 @@ def run(
     ready: Callable[[Worker], object] | None = None,
     until: Callable[[], Coroutine[Any, Any, object]] | None = None,
     leave: Callable[[int], object] | None = None,
+    orders: int | None = None,
 ) -> int:
     """The process of a worker: serve, close, and give the exit code.
 
@@ -142,14 +171,28 @@ def run(
     """
 
     async def main() -> int:
-        code = await serve(app, queues, ready=ready, until=until)
+        code = await serve(app, queues, ready=ready, until=until, orders=orders)
         if code == 0:
             await app.close()
         if code or await _left_over():
             (leave or exit_now)(code)
         return code
 
-    return asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
+        return runner.run(main())
+
+
+def loop_factory(loop: Literal["auto", "uvloop", "asyncio"]) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop of a worker: uvloop's is faster, where it is installed."""
+    if loop == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if loop == "uvloop":
+            raise SettingsError("uvloop is not installed: pip install 'perdure[fast]', or set loop to auto") from None
+        return None
+    return uvloop.new_event_loop
 
 
 async def _left_over() -> bool:

@@ -54,6 +54,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     concurrency: Count = 1000
     threads: Count = 32
     spill: Seconds | None = None
+    pool: Annotated[int, Meta(ge=0)] = 0
+    loop: Literal["auto", "uvloop", "asyncio"] = "auto"
+    stall: Seconds = 5.0
+    stall_limit: Seconds = 60.0
+    health: str = ""
     group: Count = 400
     group_bytes: Count = 1_000_000
     payload_bytes: Count = 1_000_000
@@ -92,7 +97,7 @@ MEANING = {
     "warm": "how long the shared cache keeps the state of an execution that rests",
     "tenant": "the tenant of calls that name none",
     "queues": "the queues that a worker serves, separated by commas",
-    "processes": "worker processes of one `perdure worker`",
+    "processes": "worker processes that one `perdure worker` starts and keeps alive",
     "lease": "how long a worker that gives no sign of life keeps its executions",
     "grace": "how long a hint may take before the store's own due time makes up for it",
     "linger": "an execution that has to wait no longer than this stays in memory",
@@ -105,6 +110,11 @@ MEANING = {
     "concurrency": "actions that a worker runs at once",
     "threads": "threads for actions that are plain functions",
     "spill": "how long an action waits for a place before any worker may run it; 1 s on PostgreSQL, else never",
+    "pool": "processes for actions that are declared with process=True; 0 is one for each core",
+    "loop": "auto (uvloop where it is installed), uvloop or asyncio",
+    "stall": "how long the event loop may stand still before that is logged and reported",
+    "stall_limit": "how long the leases of a worker whose event loop stands still are renewed all the same",
+    "health": "HOST:PORT for health checks and metrics; none unless it is set",
     "group": "executions in one commit",
     "group_bytes": "bytes of events in one commit",
     "payload_bytes": "bytes of one input, event, result or published state",

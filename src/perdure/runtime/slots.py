@@ -68,8 +68,14 @@ class ActionSlots:
     """The places of a worker's attempts."""
 
     def __init__(self, concurrency: int) -> None:
+        self._count = concurrency
         self._worker = Slots(concurrency)
         self._actions: dict[str, Slots] = {}
+
+    @property
+    def taken(self) -> int:
+        """How many of the worker's places are in use."""
+        return self._count - self._worker.free
 
     async def enter(self, tenant: str, action: str, limit: int | None, patience: float | None = None) -> None:
         """Take a place of the action, if these are limited, and then one of the worker."""

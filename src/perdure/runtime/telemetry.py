@@ -5,7 +5,8 @@
 
 Rules kept here: a record is one line, and a traceback below it is indented, so nothing that a payload or an error
 message contains can pass for a record; control characters are escaped; context travels in `extra` under the names in
-CONTEXT. The root logger and other libraries are left alone unless `root` is given.
+CONTEXT; what an action logs names its execution by itself. The root logger and other libraries are left alone unless
+`root` is given.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from perdure.flows.current import attempt
 from perdure.runtime.settings import Settings
 
 CONTEXT = ("tenant", "execution", "version", "worker")
@@ -29,13 +31,14 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _COLOURS = {"debug": "2", "info": "36", "warning": "33", "error": "31", "critical": "1;31"}
 
 
-def configure(settings: Settings, *, root: bool = False) -> None:
+def configure(settings: Settings, *, root: bool = False, worker: str | None = None) -> None:
     """Log as the settings say, to stderr; called again, it replaces what it did before.
 
-    With `root` also what other libraries and the application say goes the same way.
+    With `root` also what other libraries and the application say goes the same way. `worker` is named in every line of
+    JSON that names no other.
     """
     handler = _Stderr()
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else ConsoleLines())
+    handler.setFormatter(JsonLines(worker) if settings.log_format == "json" else ConsoleLines())
     ours = logging.getLogger("perdure")
     for logger in (ours, logging.getLogger()):
         for old in [one for one in logger.handlers if isinstance(one, _Stderr)]:
@@ -63,6 +66,8 @@ def _escape(match: re.Match[str]) -> str:
 def context(record: logging.LogRecord) -> dict[str, Any]:
     """What the record says about where it comes from; a whole key is taken apart into tenant and execution."""
     found = {name: record.__dict__[name] for name in CONTEXT if record.__dict__.get(name) is not None}
+    if "execution" not in found and (running := attempt.get(None)) is not None:
+        found["execution"] = f"{running.tenant}/{running.execution}"
     key = found.get("execution")
     if isinstance(key, str) and "/" in key:
         tenant, _, found["execution"] = key.partition("/")
@@ -73,12 +78,17 @@ def context(record: logging.LogRecord) -> dict[str, Any]:
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, the context, and the exception if there is one."""
 
+    def __init__(self, worker: str | None = None) -> None:
+        super().__init__()
+        self._worker = {} if worker is None else {"worker": worker}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._worker,
             **context(record),
         }
         if trace := _trace(self, record):

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from perdure.core import guard
+from perdure.core import events as ev, guard
 from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
 from perdure.core.records import ACTION, Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, Start, tenant_of
-from perdure.errors import StoreError, UsageError
+from perdure.errors import OutcomeUnknown, StoreError, UsageError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Joining, Store, Stream
@@ -28,12 +28,15 @@ from perdure.runtime.attempt import Attempts
 from perdure.runtime.circuits import Circuits
 from perdure.runtime.clock import Clock
 from perdure.runtime.committer import Committer, Group
+from perdure.runtime.leases import Leases
+from perdure.runtime.metrics import Metrics
 from perdure.runtime.resident import FAULTS, Resident
 from perdure.runtime.settings import Settings
 
 log = logging.getLogger("perdure.worker")
 #: Hints taken from the stream at once.
 _HINTS = 1000
+_STUCK, _TAKEN_OVER = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.TakenOver]
 
 
 class Worker:
@@ -53,6 +56,7 @@ class Worker:
         self.me = me
         self.settings = settings
         self.draining = False
+        self.metrics = Metrics()
         self.residents: dict[str, Resident] = {}
         self._store = store
         self._stream = stream
@@ -63,6 +67,7 @@ class Worker:
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         circuits = Circuits(self._tell, registry.breaker)
         self.attempts = Attempts(self, client, self._executor, circuits)
+        self.attempts.counted = self.metrics.attempted
         self._committer = Committer(self, store, clock, settings)
         self._cache: OrderedDict[str, Resident] = OrderedDict()
         self._mailed: set[str] = set()
@@ -78,8 +83,12 @@ class Worker:
         self._next_round: int = 0  # to all mailboxes, when full
         self._tasks: list[asyncio.Task[None]] = []
         self._queues = frozenset(settings.queue_names)
+        self._leases: Leases | None = None
         self._lease = int(settings.lease * 1e6)
         self._grace = int(settings.grace * 1e6)
+        self.metrics.holds.read = lambda: len(self.residents)
+        self.metrics.residents.read = lambda: len(self.residents) + len(self._cache)
+        self.metrics.attempts.read = lambda: self.attempts.running
 
     # Life.
 
@@ -87,6 +96,7 @@ class Worker:
         guard.audit()
         for workflow in self._registry.workflows():
             workflow.check()
+        self._leases = await Leases.beside(self, self._store, self._stream)
         self._room.set()
         loops = (self._receive, self._admit, self._committer.step, self._relay, self._fetch_mail, self._renew)
         for loop in loops:
@@ -112,6 +122,9 @@ class Worker:
         await asyncio.gather(*self._tasks, *self._holds, return_exceptions=True)
         await self._give_back()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self.attempts.processes.close()
+        if self._leases is not None:
+            await self._leases.stop()
 
     async def _give_back(self) -> None:
         left = list(self.residents.values())
@@ -132,13 +145,21 @@ class Worker:
                 await loop()
                 pause = 0.05
             except StoreError as error:
+                self._broke(loop, "unknown" if isinstance(error, OutcomeUnknown) else "store")
                 log.warning("%s; trying again in %.2g s", error, pause, extra={"worker": self.me})
             except Exception:
+                self._broke(loop, "engine")
                 log.exception("%s broke; trying again in %.2g s", loop.__name__, pause, extra={"worker": self.me})
             else:
                 continue
             await asyncio.sleep(pause)
             pause = min(pause * 2, 5.0)
+
+    def _broke(self, loop: Callable[[], Coroutine[Any, Any, None]], kind: str) -> None:
+        if loop == self._receive:
+            self.metrics.subscription_errors.add()
+        else:
+            self.metrics.errors.add(kind)
 
     @property
     def spill(self) -> float | None:
@@ -176,6 +197,7 @@ class Worker:
     async def _receive(self) -> None:
         """News and mail for what is held are served at once, however full it is; the rest queues up for a place."""
         hints = await self._stream.receive(_HINTS)
+        self.metrics.hints.counts[""] += len(hints)
         served = []
         for hint in hints:
             if hint.news:
@@ -256,6 +278,7 @@ class Worker:
         for answer in answers:
             match answer:
                 case Held():
+                    self._count_hold(answer)
                     self._move_in(answer, sent, mine.pop(answer.key, None))
                 case Busy():
                     if answer.holder != self.me:
@@ -264,6 +287,10 @@ class Worker:
                     pass
         if forward:
             await self._stream.publish(forward)
+
+    def _count_hold(self, held: Held) -> None:
+        if held.rows and held.rows[-1].type == _TAKEN_OVER and held.rows[-1].fence == held.token:
+            self.metrics.takeovers.add()
 
     def _move_in(self, held: Held, sent: float, resident: Resident | None) -> None:
         workflow = self._registry.find(held.definition)
@@ -323,6 +350,8 @@ class Worker:
         hints: list[Hint] = []
         with turns():
             for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
+                if outcome == "ok" or (outcome == "mail" and not isinstance(commit.settle, End)):
+                    self._count_commit(commit, now)
                 if outcome == "ok":
                     hints += [_hint(start) for start in commit.children]
                     hints += [Hint(letter.key, resident.queue_of(letter.key)) for letter in commit.mail]
@@ -331,8 +360,21 @@ class Worker:
                         self._ended(resident.key, commit.settle)
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
+        self.metrics.batch.observe(len(group.commits))
+        self.metrics.duration.observe(self._loop.time() - group.since)
         if hints:
             await self._stream.publish(self._addressed(hints))
+
+    def _count_commit(self, commit: Commit, now: int) -> None:
+        counts = self.metrics.events.counts
+        for row in commit.rows:
+            counts[row.type % 1000] += 1
+            if row.type == _STUCK and isinstance(stuck := ev.read(row), ev.Stuck):
+                self.metrics.stuck.add(stuck.cause)
+        if commit.fired is not None:
+            self.metrics.lateness.observe(max(0, now - commit.fired) / 1e6)
+        if isinstance(commit.settle, End):
+            self.metrics.ended.add(commit.settle.status)
 
     # What joint commits call.
 
@@ -378,6 +420,7 @@ class Worker:
                 self._look_at(now)  # our clock runs ahead: ask for the time, and do not ask for this at once again
                 self.ring_at(resident, max(commit.fired or 0, now) + 10_000)
             case "stale":
+                self.metrics.errors.add("stale")
                 log.info("%s: another worker has gone on with it", resident.key, extra=resident.about)
                 self.evict(resident)
 
@@ -516,6 +559,10 @@ class Worker:
             return
         sent = asyncio.get_running_loop().time()
         kept = await self._store.renew(holds, self._lease)
+        self.renewed(holds, kept, sent)
+
+    def renewed(self, holds: Sequence[tuple[str, int]], kept: set[str], sent: float) -> None:
+        """Leases were renewed, or not, by what was asked at `sent` of the loop's clock."""
         for key, token in holds:
             resident = self.residents.get(key)
             if resident is None or resident.token != token:
@@ -523,8 +570,9 @@ class Worker:
             if resident.flying and key not in kept:
                 continue  # its own commit may just have ended or parked it; the answer to that will tell
             if key in kept:
-                resident.lease_until = sent + self.settings.lease * 0.9
+                resident.lease_until = max(resident.lease_until, sent + self.settings.lease * 0.9)
             else:
+                self.metrics.errors.add("lost")
                 log.warning("%s: lost to another worker", key, extra=resident.about)
                 self.evict(resident)
 

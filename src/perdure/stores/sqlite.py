@@ -101,6 +101,11 @@ class SqliteStore:
         await self._reader.close()
         await self._writer.close()
 
+    def twin(self) -> SqliteStore:
+        other = SqliteStore(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous)
+        other._ticker = self._ticker  # one clock for both, or a time of one could lie before a time of the other
+        return other
+
     async def now(self) -> int:
         return self._ticker.now()
 

@@ -140,7 +140,8 @@ class _Line:
                 # The last one to leave has just removed the directory.
                 return cls(_private_directory(path), me)
         except OSError as error:
-            log.warning("hints for %s stay inside this process, others see its work a little later: %s", path, error)
+            text = "hints for %s stay inside this process, others see its work a little later: %s"
+            log.warning(text, path, error, extra={"worker": me})
             return None
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ from perdure.core.records import (
     ShownStatus,
     Start,
 )
-from perdure.ports import Store, Stream
+from perdure.ports import Store, Stream, Twinned
 from perdure.testing.invariants import check_log
 
 SECOND = 1_000_000
@@ -628,6 +628,24 @@ class _Holding(_StoreTests):
         await hand.park(due=due)
         assert await store.renew([(ONE, hand.token)], LEASE) == set()
         assert (await head_of(store)).due == due
+
+    @scenario
+    async def test_a_twin_renews_from_another_thread(self, store: Store) -> None:
+        if not isinstance(store, Twinned):
+            return
+        hand, twin = await begun(store), store.twin()
+
+        async def elsewhere() -> set[str]:
+            await twin.open()
+            try:
+                return await twin.renew([(ONE, hand.token), (TWO, 1)], LEASE)
+            finally:
+                await twin.close()
+
+        self.advance(20)
+        assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == {ONE}
+        self.advance(20)
+        assert await store.hold([ONE], "w2", LEASE) == [Busy(ONE, "w1")]
 
     @scenario
     async def test_a_release_is_due_at_once(self, store: Store) -> None:

@@ -130,6 +130,7 @@ class Machine:
             for resident in (*worker.residents.values(), *worker._cache.values()):
                 resident.drop()
             worker._executor.shutdown(wait=False, cancel_futures=True)
+            worker.attempts.processes.close()
         await self.process.bury()
         await self.app.gate.close()
         await self.app.stream.close()

@@ -51,6 +51,7 @@ class PostgresStore:
     """
 
     def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
+        self._url = url
         self.address = read_address(url)
         self._clock = clock
         self._last = 0
@@ -73,6 +74,9 @@ class PostgresStore:
         await self._commits.close()
         for lines in (self._holds, self._calls, self._guests):
             await lines.close()
+
+    def twin(self) -> PostgresStore:
+        return PostgresStore(self._url, clock=self._clock)
 
     async def _prepare(self, connection: Connection) -> None:
         await migrations.inspect(connection, self.address)
