@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import ChildFailed, ExecutionCancelled, ExecutionFailed, InvalidValue, action, event, workflow
+from perdure import ChildFailed, ExecutionCancelled, ExecutionFailed, InvalidValue, Perdure, action, event, workflow
 from perdure.testing import World
 
 seen: list[Any] = []
@@ -459,3 +459,18 @@ async def test_what_a_cancelled_task_did_is_undone_even_if_nobody_awaits_the_tas
     with pytest.raises(ExecutionFailed, match="rain"):
         await (await world.start(trip)).result()
     assert seen == ["begun", "rented tent", "undo tent"]
+
+
+@pytest.mark.real_time
+async def test_a_result_that_is_there_is_given_at_once() -> None:
+    @workflow
+    async def quick() -> int:
+        return 7
+
+    async with Perdure("memory://", grace=60) as app, app.working():
+        run = await app.start(quick)
+        while await run.status() != "completed":
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            assert await run.result() == 7
+            assert await run.result() == 7

@@ -67,3 +67,19 @@ def test_who_waits_at_a_closing_stream_is_told() -> None:
             await stream.receive(1)
 
     asyncio.run(scenario())
+
+
+def test_work_that_is_sent_away_goes_to_another() -> None:
+    async def scenario() -> None:
+        hub = Hub()
+        here, there = MemoryStream(hub), MemoryStream(hub)
+        await here.open("w1", ["default"])
+        await there.open("w2", ["default"])
+        hint = Hint("acme/one", "default", away=True)
+        await here.publish([hint])
+        assert await there.receive(10) == [hint]
+        await there.close()
+        await here.publish([hint])  # nobody else is there
+        assert await here.receive(10) == [hint]
+
+    asyncio.run(scenario())

@@ -64,6 +64,13 @@ log = logging.getLogger("perdure.app")
 patches.install()
 
 
+class _Pending:
+    """Not known yet."""
+
+
+_PENDING = _Pending()
+
+
 class Page(msgspec.Struct, frozen=True):
     """Executions found, newest first; `next` is the cursor of the page that follows, if there is one."""
 
@@ -101,6 +108,7 @@ class Perdure:
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
+        self._awaited: OrderedDict[str, End | _Pending | None] = OrderedDict()
 
     def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
         if store is not None and not isinstance(store, str):
@@ -216,7 +224,7 @@ class Perdure:
         definition.signature.decode(input)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
         created = await self._start(definition, input, key, by, lane, connection)
-        return Run(self, key, definition.signature.returns, created and self.worker is not None)
+        return Run(self, key, definition.signature.returns, created and key in self._awaited)
 
     async def start_by_name(
         self,
@@ -257,9 +265,13 @@ class Perdure:
         start = summary.begin(key, first, definition.queue, self.clock.now())
         if lane is not None:
             start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
+        if connection is None and (self.worker is not None or self._listener is not None):
+            await self._await(key)
         created = await self._begin(start, connection)
         if created:
             self._remember(key, start.definition)
+        else:
+            self._awaited.pop(key, None)
         return created
 
     async def _begin(self, start: Start, connection: Any = None) -> bool:
@@ -520,6 +532,10 @@ class Perdure:
             self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[End | None] = loop.create_future()
+        known = self._awaited.pop(key, _PENDING)
+        if not isinstance(known, _Pending):  # it was quicker than whoever asks
+            future.set_result(known)
+            return future
         self._news.setdefault(key, set()).add(future)
         # News may get lost with its hint; a slow look makes up for it.
         alarm = loop.call_later(self.settings.grace, _no_news, future)
@@ -534,7 +550,16 @@ class Perdure:
             if not waiting:
                 del self._news[key]
 
+    async def _await(self, key: str) -> None:
+        """The end of an execution that we start is kept for whoever asks for it, for a while."""
+        await self.stream.listen(key)
+        if len(self._awaited) >= _REMEMBERED:
+            self._awaited.popitem(last=False)
+        self._awaited[key] = _PENDING
+
     def _has_ended(self, key: str, end: End | None = None) -> None:
+        if key in self._awaited:
+            self._awaited[key] = end
         for future in self._news.get(key, ()):
             if not future.done():
                 future.set_result(end)

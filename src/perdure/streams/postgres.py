@@ -91,7 +91,7 @@ class PostgresStream:
         if inbox is None:
             return
         for hint in hints:
-            here = inbox.wants(hint)
+            here = inbox.wants(hint) and not hint.away
             if here:
                 inbox.put(hint)
             if hint.ended or hint.news or (hint.to is not None and not here):

@@ -1527,12 +1527,6 @@ class StreamContract:
         assert await self.got(here) == [Hint(ONE, ended=True)]
 
     @scenario
-    async def test_work_that_is_sent_away_goes_to_another(self, opened: Opened) -> None:
-        here, there = await opened("w1", "default"), await opened("w2", "default")
-        await here.publish([Hint(ONE, "default", away=True)])
-        assert [hint.key for hint in await self.got(there)] == [ONE]
-
-    @scenario
     async def test_news_of_an_end_reaches_everybody_who_listens(self, opened: Opened) -> None:
         streams = [await opened("w1", "default"), await opened("w2", "other"), await opened("client")]
         for stream in streams:
