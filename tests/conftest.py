@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.testing.servers.valkey import test_server
+from perdure.testing.servers.valkey import shared_server
 
 # A shell without job control starts its background jobs with Ctrl-C ignored, and their children inherit that: then no
 # test could interrupt a process.
@@ -18,5 +18,5 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
-    with test_server() as url:
+    with shared_server() as url:
         yield url

@@ -44,7 +44,9 @@ def stream(url: str, lease: float = 10.0) -> Stream:
     """
     parts = urlsplit(url)
     if parts.scheme not in _REDIS:
-        raise SettingsError(f"no stream for {url!r}: use redis://HOST:6379/0, rediss:// for TLS, or redis+cluster://")
+        raise SettingsError(
+            f"no stream for {parts.scheme}://: use redis://HOST:6379/0, rediss:// for TLS, or redis+cluster://"
+        )
     try:
         from perdure.streams.redis import RedisStream
     except ImportError as error:
