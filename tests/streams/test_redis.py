@@ -12,7 +12,7 @@ from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
 from perdure.runtime import urls
 from perdure.streams.redis import RedisStream, house, stream as adapter
-from perdure.streams.redis.hand import Entry, Hand
+from perdure.streams.redis.hand import STALLED, Entry, Hand
 from perdure.streams.redis.keys import Keys
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.valkey import ValkeyServer, private_cluster
@@ -118,6 +118,23 @@ def test_a_worker_that_is_free_again_goes_on_at_once(redis_url: str) -> None:
         await asyncio.sleep(0.1)  # it reads only its own stream now, and would do so for 15 seconds
         await worker.ack(taken)
         assert len(await got(worker, 80, limit=3)) == 80
+
+    play(redis_url, body)
+
+
+def test_a_worker_that_gets_on_with_nothing_leaves_the_work_to_others(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        stalled, other = await world.open("w1", "default", block=0.05), await world.open("w2", "default")
+        await stalled.publish(hints(2))
+        assert await stalled.receive(10) == hints(2)
+        await asyncio.sleep(STALLED + 0.1)
+        more = [Hint(f"acme/more-{number}", "default") for number in range(20)]
+        for hint in more:
+            await stalled.publish([hint])
+        assert await got(other, 20) == more
+        await stalled.ack(hints(2))
+        await stalled.publish([Hint("acme/mine", "default")])
+        assert await got(stalled) == [Hint("acme/mine", "default")]
 
     play(redis_url, body)
 
@@ -380,6 +397,32 @@ def test_a_hint_that_is_not_acked_comes_again(redis_url: str) -> None:
     play(redis_url, body)
 
 
+def test_the_stream_of_a_worker_that_has_gone_is_not_made_anew(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        client, worker = await world.open("client"), await world.open("w1", "default")
+        await client.publish([Hint("acme/one", to="gone"), Hint("acme/two", "default")])
+        assert await got(worker) == [Hint("acme/two", "default")]
+        assert not await world.client.exists(world.own("gone"))
+
+    play(redis_url, body)
+
+
+def test_a_long_list_of_pending_entries_is_gone_through_in_rounds(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        await world.client.xgroup_create(world.queue(), "workers", "0", mkstream=True)
+        await world.fill(25)
+        [(_, entries)] = await world.client.xreadgroup("workers", "busy", {world.queue(): ">"})
+        last = entries[-1][0]
+        await world.client.xclaim(world.queue(), "workers", "dead", 0, [last], idle=3_600_000)
+        worker = await world.open("w1", "default", batch=1, lease=30)
+        assert worker._desk is not None
+        for _ in range(3):  # the server looks at ten entries at a time, and all but the last are too young
+            await worker._desk._house.claim()
+        assert await got(worker) == [Hint("acme/25", "default")]
+
+    play(redis_url, body)
+
+
 def test_the_stream_of_a_worker_lives_as_long_as_the_worker(redis_url: str) -> None:
     async def body(world: World) -> None:
         worker = await world.open("w1", lease=0.2)
@@ -527,6 +570,24 @@ def test_what_is_in_hand_for_long_no_longer_counts_but_can_be_acked() -> None:
     assert hand.give([Hint("acme/3", "default")]) == [Entry("s", b"3-0")]
     assert hand.room == 9
     assert hand.give([Hint("acme/new", "default")]) == []
+    assert hand.room == 10
+
+
+def test_a_hand_from_which_nothing_is_given_gets_no_more() -> None:
+    now = 0.0
+    hand = Hand(10, 10.0, lambda: now)
+    hand.take(Hint("acme/1", "default"), None)
+    hand.take(Hint("acme/2", "default"), None)
+    assert hand.room == 8
+    now += STALLED
+    assert hand.room == 0
+    hand.give([Hint("acme/1", "default")])
+    assert hand.room == 9
+    now += STALLED
+    hand.give([Hint("acme/else", "default")])
+    assert hand.room == 0
+    hand.give([Hint("acme/2", "default")])
+    now += STALLED
     assert hand.room == 10
 
 

@@ -191,6 +191,24 @@ def test_a_server_that_does_not_answer_does_not_keep_us_from_closing(own: Valkey
     play(own.url, body)
 
 
+def test_silence_on_the_line_of_news_is_noticed(own: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "SILENCE", 0.3)
+
+    async def body(world: World) -> None:
+        client, worker = await world.open("client", block=30), await world.open("w1", block=30)
+        await client.listen("acme/one")
+        await asyncio.sleep(0.5)
+        assert client.carries  # somebody answered
+        own.pause()
+        await until(lambda: "does not answer" in client.trouble)
+        own.go_on()
+        await until(lambda: client.carries)
+        await worker.publish([Hint("acme/one", ended=True)])
+        assert await got(client) == [Hint("acme/one", ended=True)]
+
+    play(own.url, body)
+
+
 def test_what_could_not_be_sent_is_sent_later_but_not_all_of_it(
     own: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,8 @@ class News:
         self._keys = keys
         self._channels: dict[str, asyncio.Event] = {}  # set once it is confirmed
         self._line: PubSub | None = None
+        self._subscribing = asyncio.Lock()
+        self._pause = 0.05
         self._task: asyncio.Task[None] | None = None
 
     def hears(self, key: str) -> bool:
@@ -73,7 +75,7 @@ class News:
                 self._task = asyncio.create_task(self._run(), name="perdure-news")
             elif self._line is not None:
                 with suppress(*FAILURES):
-                    await self._line.subscribe(channel)
+                    await self._subscribe(self._line, channel)
         if not confirmed.is_set() and not self._health.trouble:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CONFIRMED):
@@ -84,8 +86,11 @@ class News:
         if task is not None:
             await end([task])
 
+    async def _subscribe(self, line: PubSub, *channels: str) -> None:
+        async with self._subscribing:  # one at a time: the first one connects
+            await line.subscribe(*channels)
+
     async def _run(self) -> None:
-        pause = 0.05
         while True:
             try:
                 client = await self._server.subscriber()
@@ -101,13 +106,13 @@ class News:
                 await self._server.hang_up()
             except Exception:
                 log.exception("hearing news broke; going on")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, PAUSE)
 
     async def _hear(self, line: PubSub) -> None:
         async with line:
-            await line.subscribe(*self._channels)
             self._line = line
+            await self._subscribe(line, *self._channels)
             asked = False
             while True:
                 message: dict[str, Any] | None = await line.get_message(timeout=SILENCE / 5 if asked else SILENCE)
@@ -125,6 +130,7 @@ class News:
             case "subscribe":
                 self._channels[message["channel"].decode()].set()
                 self._health.good(PART)
+                self._pause = 0.05
             case "message":
                 self._publish(message["data"])
             case _:
@@ -138,5 +144,4 @@ class News:
         if bulletin.sender == self._inbox.me:
             return  # it was told at once
         for key, queue in bulletin.ended:
-            if self.hears(key):
-                self._inbox.put(Hint(key, queue, ended=True))
+            self._inbox.put(Hint(key, queue, ended=True))

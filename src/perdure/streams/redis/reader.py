@@ -83,6 +83,7 @@ class Reader:
                 self._health.bad(self._part, str(error))
             except Exception:
                 log.exception("reading hints broke; going on")
+                self.report("reading hints broke; the log has the error")
                 await self._server.hang_up()
             self._prepared = False
             if pause:

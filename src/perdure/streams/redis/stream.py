@@ -1,8 +1,8 @@
 """The stream of many machines: hints through Redis.
 
 Rules kept here: a hint is a reference and may get lost, so nothing here raises but a wrong setting at the beginning;
-work that this process serves itself stays here as long as it has little in hand; what it is given beyond that, and
-what others serve, goes through Redis, where whoever is free takes it.
+work that this process serves itself stays here as long as it has little in hand and gets on with it; what it is given
+beyond that, and what others serve, goes through Redis, where whoever is free takes it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class _Desk:
             self.inbox.put(hint)
         elif hint.to is not None:
             self.sender.send(to_worker(self._keys, hint, hint.to))
-        elif hint.queue in self.inbox.queues and self._hand.count < NEAR:
+        elif hint.queue in self.inbox.queues and self._hand.count < NEAR and self._hand.moves:
             self._hand.take(hint, None)
             self.inbox.put(hint)
         elif hint.queue:
