@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from perdure.testing.servers.postgres import PostgresServer
-from perdure.testing.servers.valkey import test_server
+from perdure.testing.servers.valkey import shared_server
 
 _numbers = itertools.count(1)
 
@@ -47,5 +47,5 @@ def postgres(postgres_server: PostgresServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
-    with test_server() as url:
+    with shared_server() as url:
         yield url

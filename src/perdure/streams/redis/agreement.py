@@ -21,7 +21,7 @@ async def agree(server: Server, keys: Keys) -> None:
     ours = f"{keys.group} {keys.shards}"
     found = await server.call("GET", keys.agreement)
     if found is None:
-        found = await server.call("SET", keys.agreement, ours, "NX", "GET")
+        found = await server.call("SET", keys.agreement, ours, "NX", "GET", get=True)
     theirs = ours if found is None else bytes(found).decode(errors="replace")
     if theirs != ours:
         group, _, shards = theirs.rpartition(" ")

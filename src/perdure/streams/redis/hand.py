@@ -1,7 +1,8 @@
 """What a worker has in its hands: hints that it was given and has not acked.
 
-Rules kept here: the window is what the worker may have in hand from queues, so that a full worker leaves the rest to
-others; an old hint no longer counts, because others claim it, but it can still be acked; memory is bounded.
+Rules kept here: the window is what the worker may have in hand from queues, and it is shut while the worker gets on
+with nothing, so that a full worker leaves the work to others; an old hint no longer counts, because others claim it,
+but it can still be acked; memory is bounded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import NamedTuple
 
 from perdure.core.records import Hint
 from perdure.streams.inbox import CAPACITY
+
+#: A hand from which nothing was given for so many seconds belongs to a worker that has no room.
+STALLED = 0.25
 
 
 class Entry(NamedTuple):
@@ -37,6 +41,7 @@ class Hand:
         self._given: dict[Hint, deque[_Given]] = {}
         self._known: set[Entry] = set()
         self._counts: dict[int, int] = {}
+        self._moved = 0.0
 
     @property
     def count(self) -> int:
@@ -45,7 +50,13 @@ class Hand:
 
     @property
     def room(self) -> int:
-        return self.window - self.count
+        """How many more hints of queues it may be given; none while it does not get on with those that it has."""
+        return self.window - self.count if self.moves else 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether the worker takes what it is given."""
+        return self.count == 0 or self._clock() - self._moved < STALLED
 
     def knows(self, entry: Entry) -> bool:
         return entry in self._known
@@ -53,6 +64,8 @@ class Hand:
     def take(self, hint: Hint, entry: Entry | None, counts: bool = True) -> None:
         age = self._now() if counts else None
         if age is not None:
+            if self.count == 0:
+                self._moved = self._clock()
             if age not in self._counts:
                 self._counts = {age: 0, age - 1: self._counts.get(age - 1, 0)}
             self._counts[age] += 1
@@ -69,6 +82,7 @@ class Hand:
             given = self._given.get(hint)
             if not given:
                 continue
+            self._moved = self._clock()
             entry = self._drop(given.popleft())
             if entry is not None:
                 entries.append(entry)

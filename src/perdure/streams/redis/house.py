@@ -71,9 +71,10 @@ class House:
     async def bury(self) -> None:
         """Remove consumers that will not come back."""
         for stream in self._arrivals.queues:
-            for consumer in await self._server.call("XINFO", "CONSUMERS", stream, self._group, key=stream):
-                name = consumer["name"]
-                if consumer["pending"] == 0 and consumer["idle"] > DEAD * 1000 and name != self._me.encode():
+            for facts in await self._server.call("XINFO", "CONSUMERS", stream, self._group, key=stream):
+                about = dict(zip(facts[::2], facts[1::2], strict=True))
+                name, dead = about[b"name"], about[b"idle"] > DEAD * 1000
+                if dead and about[b"pending"] == 0 and name != self._me.encode():
                     await self._server.call("XGROUP", "DELCONSUMER", stream, self._group, name, key=stream)
 
     async def leave(self) -> None:

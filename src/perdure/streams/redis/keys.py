@@ -54,6 +54,11 @@ class Keys(Struct, frozen=True):
     def worker(self, worker: str) -> str:
         return f"{{{self.prefix}:w:{worker}}}"
 
+    @property
+    def words(self) -> str:
+        """Where workers tell each other what they have found out."""
+        return f"{self.prefix}:words"
+
     def news(self, key: str) -> str:
         return f"{self.prefix}:news:{crc32(key.encode()) % CHANNELS}"
 

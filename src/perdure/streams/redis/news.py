@@ -1,4 +1,4 @@
-"""News of ends: every process hears the channels on which it waits for somebody.
+"""News: every process hears the channels on which it waits for somebody's end, and every worker what others tell.
 
 Rules kept here: who listens waits until the server has confirmed it, so nothing that ends later is missed; a channel
 that was asked for once is heard until the end; news that got lost is made up for by those who wait, who look.
@@ -35,6 +35,7 @@ log = logging.getLogger("perdure.streams")
 class _Bulletin(Struct, frozen=True, array_like=True):
     sender: str
     ended: list[tuple[str, str]]  # key and queue
+    words: list[str] = []  # other news, for workers
 
 
 _encode = msgspec.json.Encoder().encode
@@ -49,6 +50,11 @@ def tell(keys: Keys, me: str, ended: Sequence[Hint]) -> list[Command]:
     return [("PUBLISH", channel, _encode(_Bulletin(me, those))) for channel, those in channels.items()]
 
 
+def spread(keys: Keys, me: str, words: list[str]) -> Command:
+    """News for every worker."""
+    return "PUBLISH", keys.words, _encode(_Bulletin(me, [], words))
+
+
 class News:
     """What this process hears. Nothing is connected before somebody listens."""
 
@@ -59,13 +65,20 @@ class News:
         self._keys = keys
         self._channels: dict[str, asyncio.Event] = {}  # set once it is confirmed
         self._line: PubSub | None = None
+        self._subscribing = asyncio.Lock()
+        self._pause = 0.05
         self._task: asyncio.Task[None] | None = None
 
     def hears(self, key: str) -> bool:
         return self._keys.news(key) in self._channels
 
     async def listen(self, key: str) -> None:
-        channel = self._keys.news(key)
+        await self._join(self._keys.news(key))
+
+    async def listen_to_workers(self) -> None:
+        await self._join(self._keys.words)
+
+    async def _join(self, channel: str) -> None:
         confirmed = self._channels.get(channel)
         if confirmed is None:
             confirmed = self._channels[channel] = asyncio.Event()
@@ -73,7 +86,7 @@ class News:
                 self._task = asyncio.create_task(self._run(), name="perdure-news")
             elif self._line is not None:
                 with suppress(*FAILURES):
-                    await self._line.subscribe(channel)
+                    await self._subscribe(self._line, channel)
         if not confirmed.is_set() and not self._health.trouble:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CONFIRMED):
@@ -84,8 +97,11 @@ class News:
         if task is not None:
             await end([task])
 
+    async def _subscribe(self, line: PubSub, *channels: str) -> None:
+        async with self._subscribing:  # one at a time: the first one connects
+            await line.subscribe(*channels)
+
     async def _run(self) -> None:
-        pause = 0.05
         while True:
             try:
                 client = await self._server.subscriber()
@@ -101,13 +117,13 @@ class News:
                 await self._server.hang_up()
             except Exception:
                 log.exception("hearing news broke; going on")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE)
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, PAUSE)
 
     async def _hear(self, line: PubSub) -> None:
         async with line:
-            await line.subscribe(*self._channels)
             self._line = line
+            await self._subscribe(line, *self._channels)
             asked = False
             while True:
                 message: dict[str, Any] | None = await line.get_message(timeout=SILENCE / 5 if asked else SILENCE)
@@ -125,6 +141,7 @@ class News:
             case "subscribe":
                 self._channels[message["channel"].decode()].set()
                 self._health.good(PART)
+                self._pause = 0.05
             case "message":
                 self._publish(message["data"])
             case _:
@@ -138,5 +155,6 @@ class News:
         if bulletin.sender == self._inbox.me:
             return  # it was told at once
         for key, queue in bulletin.ended:
-            if self.hears(key):
-                self._inbox.put(Hint(key, queue, ended=True))
+            self._inbox.put(Hint(key, queue, ended=True))
+        for word in bulletin.words:
+            self._inbox.put(Hint("", news=word))

@@ -66,6 +66,7 @@ class Reader:
         self._look_again = 0.0
         self._part = f"reading {streams[0]}"
         self._prepared = False
+        self._missed = False  # hints, because there was no stream to put them into
         self.narrow = False  # the queues are left out of the read that is under way
 
     async def run(self) -> None:
@@ -83,6 +84,7 @@ class Reader:
                 self._health.bad(self._part, str(error))
             except Exception:
                 log.exception("reading hints broke; going on")
+                self.report("reading hints broke; the log has the error")
                 await self._server.hang_up()
             self._prepared = False
             if pause:
@@ -110,6 +112,9 @@ class Reader:
             self._misused.add(str(command[2]))
         await self._take_up_pending()
         self._prepared = True
+        if self._missed:
+            self._missed = False
+            self._arrivals.look()
         self._look_again = time.monotonic() + MENDED
         if self._misused:
             names = ", ".join(sorted(self._misused))
@@ -139,7 +144,7 @@ class Reader:
             return None
         self.narrow = len(streams) < len(own) + len(queues)
         count = max(1, min(self._pace.batch, room // max(1, len(queues))))
-        block = max(1, int(self._pace.block * 1000))
+        block = max(1, int(1000 * (min(self._pace.block, MENDED) if self._misused else self._pace.block)))
         try:
             reply = await self._ask("COUNT", count, "BLOCK", block, streams=dict.fromkeys(streams, b">"))
         finally:
@@ -156,7 +161,7 @@ class Reader:
     async def _failed(self, error: Exception, at_once: bool) -> None:
         if vanished(error) and at_once:
             log.info("%s", explain(error, self._server.place))
-            self._arrivals.look()
+            self._missed = True
             return
         self._health.bad(self._part, explain(error, self._server.place))
         await self._server.hang_up()

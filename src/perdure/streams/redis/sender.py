@@ -7,6 +7,7 @@ counted and never raised.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 
@@ -22,6 +23,8 @@ KEPT = 1000
 #: The longest pause between two tries, in seconds.
 PAUSE = 1.0
 PART = "sending"
+
+log = logging.getLogger("perdure.streams")
 
 
 class Sender:
@@ -70,6 +73,7 @@ class Sender:
             # A connection that the server has closed is noticed by the first flight after it: that is no trouble yet.
             if pause:
                 self._health.bad(PART, trouble)
+                self._keep_newest()
             pause = min(max(0.05, pause * 2), PAUSE)
             await asyncio.sleep(pause)
 
@@ -92,9 +96,14 @@ class Sender:
         try:
             answers = await self._server.many(flight)
         except FAILURES as error:
-            self._keep(flight)
+            self._commands.extendleft(reversed(flight))
             await self._server.hang_up()
             return explain(error, self._server.place)
+        except Exception:
+            log.exception("a flight of hints broke; they are lost")
+            self.lost += len(flight)
+            await self._server.hang_up()
+            return ""
         failed = [
             (command, answer)
             for command, answer in zip(flight, answers, strict=True)
@@ -102,13 +111,12 @@ class Sender:
         ]
         if not failed:
             return ""
-        self._keep([command for command, _ in failed])
+        self._commands.extendleft(command for command, _ in reversed(failed))
         # The server may be another one after a failover: look up where it is.
         await self._server.hang_up()
         return explain(failed[0][1], self._server.place)
 
-    def _keep(self, commands: list[Command]) -> None:
-        self._commands.extendleft(reversed(commands))
+    def _keep_newest(self) -> None:
         while len(self._commands) > KEPT:
             self._commands.popleft()
             self.lost += 1

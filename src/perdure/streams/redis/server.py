@@ -7,7 +7,7 @@ that was hung up connects anew with the next call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -47,8 +47,9 @@ class Server:
         """
         client = self._client or await self._connect()
         if isinstance(client, RedisCluster) and key is not None:
-            return await client.execute_command(*command, target_nodes=client.get_node_from_key(key), **parsing)
-        return await client.execute_command(*command, **parsing)
+            node = client.get_node_from_key(key)
+            return await _heeding_cancel(client.execute_command(*command, target_nodes=node, **parsing))
+        return await _heeding_cancel(client.execute_command(*command, **parsing))
 
     async def many(self, commands: Sequence[Command]) -> list[Any]:
         """Do many commands in one round trip; where one failed, its answer is the error."""
@@ -56,7 +57,7 @@ class Server:
         pipeline: Any = client.pipeline() if isinstance(client, RedisCluster) else client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        answers: list[Any] = await _heeding_cancel(pipeline.execute(raise_on_error=False))
         return answers
 
     async def subscriber(self) -> Redis:
@@ -104,8 +105,18 @@ class Server:
         }
 
 
+async def _heeding_cancel(asked: Awaitable[Any]) -> Any:
+    """Python 3.11 swallows a cancel that meets the end of a write: it is not forgotten."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    answer = await asked
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
+
+
 async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they have ended: Python 3.11 swallows a cancel that meets the end of a write."""
+    """Cancel tasks until they have ended, for one that misses a cancel goes into the next blocked read."""
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:

@@ -1,8 +1,8 @@
 """The stream of many machines: hints through Redis.
 
 Rules kept here: a hint is a reference and may get lost, so nothing here raises but a wrong setting at the beginning;
-work that this process serves itself stays here as long as it has little in hand; what it is given beyond that, and
-what others serve, goes through Redis, where whoever is free takes it.
+work that this process serves itself stays here as long as it has little in hand and gets on with it; what it is given
+beyond that, and what others serve, goes through Redis, where whoever is free takes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.house import House
 from perdure.streams.redis.keys import Keys
-from perdure.streams.redis.news import News, tell
+from perdure.streams.redis.news import News, spread, tell
 from perdure.streams.redis.reader import Pace, Reader
 from perdure.streams.redis.sender import Sender
 from perdure.streams.redis.server import FAILURES, Server, end, explain, refused
@@ -152,6 +152,8 @@ class _Desk:
                 raise SettingsError(trouble) from error
             for reader in self._readers:
                 reader.report(trouble)
+        if self.inbox.queues:
+            await self.news.listen_to_workers()
         loops = [self.sender.run, self._house.run, *(reader.run for reader in self._readers)]
         self._tasks = [asyncio.create_task(loop(), name="perdure-redis") for loop in loops]
 
@@ -173,9 +175,14 @@ class _Desk:
 
     def publish(self, hints: Sequence[Hint]) -> None:
         ended: list[Hint] = []
+        words: list[str] = []
         for hint in hints:
             try:
-                if hint.ended:
+                if hint.news:
+                    words.append(hint.news)
+                    if self.inbox.wants(hint):
+                        self.inbox.put(hint)
+                elif hint.ended:
                     ended.append(hint)
                     if self.news.hears(hint.key):
                         self.inbox.put(hint)
@@ -185,13 +192,15 @@ class _Desk:
                 continue
         for command in tell(self._keys, self.inbox.me, ended):
             self.sender.send(command)
+        if words:
+            self.sender.send(spread(self._keys, self.inbox.me, words))
 
     def _route(self, hint: Hint) -> None:
         if hint.to == self.inbox.me:
             self.inbox.put(hint)
         elif hint.to is not None:
             self.sender.send(to_worker(self._keys, hint, hint.to))
-        elif hint.queue in self.inbox.queues and self._hand.count < NEAR:
+        elif hint.queue in self.inbox.queues and not hint.away and self._hand.count < NEAR and self._hand.moves:
             self._hand.take(hint, None)
             self.inbox.put(hint)
         elif hint.queue:

@@ -103,7 +103,7 @@ class ValkeyServer:
 
 
 @contextmanager
-def test_server() -> Iterator[str]:
+def shared_server() -> Iterator[str]:
     """The address of a server for tests that only use keys of their own."""
     if given := os.environ.get(GIVEN):
         yield given
@@ -113,7 +113,7 @@ def test_server() -> Iterator[str]:
 
 
 @contextmanager
-def test_cluster(nodes: int) -> Iterator[str]:
+def private_cluster(nodes: int = 3) -> Iterator[str]:
     """The address of a private cluster; it answers when all slots are served and every node knows it."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
     servers = [ValkeyServer(*options, port=_free_port(below=50_000)) for _ in range(nodes)]

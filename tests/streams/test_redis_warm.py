@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from perdure.streams.redis import warm
+from perdure.streams.redis.warm import WarmCache
+from perdure.testing.servers.valkey import ValkeyServer
+from tests.streams.redis_world import new_prefix, until
+
+
+def play(url: str, body: Callable[[WarmCache], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        cache = WarmCache(url, prefix=new_prefix())
+        try:
+            await asyncio.wait_for(body(cache), 10)
+        finally:
+            await cache.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_put_is_got_in_the_order_of_the_keys(redis_url: str) -> None:
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"a": b"1", "b": b"\x00\xff", "c": b""}, 10)
+        assert await cache.get(["c", "x", "b", "a"]) == [b"", None, b"\x00\xff", b"1"]
+        assert await cache.get([]) == []
+
+    play(redis_url, body)
+
+
+def test_what_is_too_old_is_a_miss(redis_url: str) -> None:
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"a": b"1"}, 0.05)
+        await asyncio.sleep(0.1)
+        assert await cache.get(["a"]) == [None]
+
+    play(redis_url, body)
+
+
+def test_two_prefixes_have_caches_of_their_own(redis_url: str) -> None:
+    async def body(cache: WarmCache) -> None:
+        other = WarmCache(redis_url, prefix=new_prefix())
+        await cache.put({"a": b"1"}, 10)
+        assert await other.get(["a"]) == [None]
+        await other.close()
+
+    play(redis_url, body)
+
+
+def test_a_key_that_holds_something_else_is_a_miss() -> None:
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"b": b"1"}, 10)
+        server.do("LPUSH", f"{{{cache._prefix}:warm:a}}", "x")
+        assert await cache.get(["a", "b", "\ud800"]) == [None, None, None]
+        await asyncio.sleep(warm.OFF)
+        assert await cache.get(["a", "b"]) == [None, b"1"]
+
+    with ValkeyServer() as server:
+        play(server.url, body)
+
+
+def test_a_server_that_is_away_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "OFF", 0.5)
+
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"a": b"1"}, 10)
+        server.pause()
+        started = time.monotonic()
+        for _ in range(100):
+            assert await cache.get(["a"]) == [None]
+            await cache.put({"b": b"2"}, 10)
+        assert time.monotonic() - started < 0.45
+        server.go_on()
+        await until(lambda: known(cache))
+
+    async def known(cache: WarmCache) -> bool:
+        return await cache.get(["a"]) == [b"1"]
+
+    with ValkeyServer() as server:
+        play(server.url, body)
+
+
+def test_a_server_that_never_was_is_a_miss() -> None:
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"a": b"1"}, 10)
+        assert await cache.get(["a"]) == [None]
+
+    with ValkeyServer() as server:
+        server.kill()
+        play(server.url, body)

@@ -1,0 +1,92 @@
+"""Workers of several processes, in one process: they share a store in memory and meet only through Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from perdure import Perdure, action, workflow
+from perdure.core.records import HoldAnswer
+from perdure.stores.memory import MemoryStore
+from perdure.streams.redis import RedisStream
+from perdure.testing.servers.valkey import ValkeyServer
+from tests.streams.redis_world import new_prefix
+
+
+@action
+async def double(who: str) -> str:
+    await asyncio.sleep(0.01)
+    return who + who
+
+
+@workflow
+async def errand(who: str) -> str:
+    return await double(who)
+
+
+class Witness(MemoryStore):
+    """Remembers who held something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holders: set[str] = set()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        self.holders.add(me)
+        return await super().hold(keys, me, lease, known)
+
+
+@asynccontextmanager
+async def fleet(url: str, store: MemoryStore, grace: str) -> AsyncIterator[tuple[Perdure, list[Perdure]]]:
+    """A client and two workers that look at their store only when they are hinted, for a minute."""
+    prefix = new_prefix()
+    async with AsyncExitStack() as stack:
+        apps: list[Perdure] = []
+        for _ in range(3):
+            app = Perdure(store, stream=RedisStream(url, prefix=prefix), resident=10, probe="60s", grace=grace)
+            apps.append(await stack.enter_async_context(app))
+        for app in apps[1:]:
+            await stack.enter_async_context(app.working())
+        yield apps[0], apps[1:]
+
+
+async def finish(client: Perdure, count: int) -> None:
+    """Every execution has its result; looked up, because the wait for news is another matter."""
+    keys = [f"default/run-{number}" for number in range(count)]
+    for number, key in enumerate(keys):
+        while (head := await client.store.head(key)) is None or head.status != "completed":
+            await asyncio.sleep(0.01)
+        assert head.result == f'"{f"who-{number}" * 2}"'.encode()
+
+
+def test_hints_alone_bring_the_work_of_a_client_to_all_workers(redis_url: str) -> None:
+    async def scenario() -> None:
+        store = Witness()
+        async with fleet(redis_url, store, grace="60s") as (client, workers):
+            for number in range(60):
+                await client.start(errand, f"who-{number}", id=f"run-{number}")
+            await finish(client, 60)
+            assert store.holders == {worker.me for worker in workers}
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_work_goes_on_while_redis_is_away() -> None:
+    async def scenario(server: ValkeyServer) -> None:
+        async with fleet(server.url, MemoryStore(), grace="1s") as (client, workers):
+            for number in range(60):
+                if number == 20:
+                    server.kill()
+                    while any(app.stream.carries for app in (client, *workers)):
+                        await asyncio.sleep(0.01)
+                if number == 40:
+                    await finish(client, 40)
+                    server.start()
+                await client.start(errand, f"who-{number}", id=f"run-{number}")
+            await finish(client, 60)
+
+    with ValkeyServer() as server:
+        asyncio.run(asyncio.wait_for(scenario(server), 30))
