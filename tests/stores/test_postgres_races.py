@@ -117,6 +117,22 @@ def test_a_zombies_group_and_a_take_over_leave_dense_logs(postgres: str) -> None
     play(postgres, 2, body)
 
 
+def test_a_barrier_goes_behind_a_commit_in_flight(postgres: str) -> None:
+    async def body(zombie: PostgresStore, other: PostgresStore) -> None:
+        await zombie.start([begin()], GRACE)
+        [held] = await zombie.hold([ONE], "w1", 1)
+        assert isinstance(held, Held)
+        async with zombie.transaction() as connection:
+            assert await zombie.commit_in(connection, [step(held, 2)], GRACE) == ["ok"]
+            taking = asyncio.create_task(other.hold([ONE], "w2", LEASE))
+            await asyncio.wait([taking], timeout=0.2)
+        [taken] = await taking
+        assert isinstance(taken, Held)
+        assert kinds(taken.rows) == [Started, ActionSettled, TakenOver]
+
+    play(postgres, 2, body)
+
+
 def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(postgres: str) -> None:
     async def body(store: PostgresStore) -> None:
         for number in range(30):
