@@ -110,7 +110,7 @@ def test_many_that_open_at_once_migrate_once(postgres: str) -> None:
 
 def test_two_schemas_are_two_deployments(postgres: str) -> None:
     async def scenario() -> None:
-        async with opened(postgres) as one, opened(re.sub(r"schema=\w+", "schema=other", postgres)) as two:
+        async with opened(postgres) as one, opened(postgres + "_b") as two:
             await one.start([begin()], GRACE)
             assert await two.head(ONE) is None
             assert await two.claim(QUEUES, DEFINITIONS, 10, 0) == []
@@ -188,7 +188,10 @@ async def application(url: str) -> AsyncIterator[str]:
     async with opened(url) as store, session(url) as connection:
         await connection.execute(f"create role {role} login password 'secret'")
         await store.grant_application(role)
-        yield re.sub(r"//[^@]*@", f"//{role}:secret@", url)
+        try:
+            yield re.sub(r"//[^@]*@", f"//{role}:secret@", url)
+        finally:
+            await connection.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_the_application_role_can_do_all_that_workers_do(postgres: str, caplog: Any) -> None:

@@ -59,7 +59,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 MEANING = {
-    "store": "where everything is kept: sqlite:///FILE or memory://",
+    "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://",
     "tenant": "the tenant of calls that name none",
     "queues": "the queues that a worker serves, separated by commas",
     "lease": "how long a worker that gives no sign of life keeps its executions",
