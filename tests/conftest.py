@@ -38,7 +38,7 @@ def postgres(postgres_server: PostgresServer) -> Iterator[str]:
 
         async def drop() -> None:
             connection = await asyncpg.connect(postgres_server.address())
-            await connection.execute(f'drop schema if exists "{schema}" cascade')
+            await connection.execute(f'drop schema if exists "{schema}", "{schema}_b" cascade')
             await connection.close()
 
         asyncio.run(drop())

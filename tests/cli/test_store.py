@@ -91,3 +91,14 @@ def test_a_wrong_value_is_a_usage_error(shop: Shop, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PERDURE_LEASE", "long")
     assert "PERDURE_LEASE cannot be 'long'" in shop.error("list")
     assert "PERDURE_LEASE cannot be 'long'" in shop.run("config", code=2).stderr
+
+
+def test_migrate_on_postgresql_reports_the_schema_and_grants_a_role(shop: Shop, postgres: str) -> None:
+    shop.store = postgres
+    assert "created: schema " in shop.out("migrate")
+    assert "is up to date: schema " in shop.out("migrate")
+    assert "nobody_knows" in shop.error("migrate", "--grant", "nobody_knows", code=1)
+
+
+def test_only_a_store_with_roles_grants(shop: Shop) -> None:
+    assert "this one has none" in shop.error("migrate", "--grant", "worker")

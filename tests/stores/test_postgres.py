@@ -1,10 +1,42 @@
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
 import pytest
 
-from perdure.ports import Store
-from perdure.stores.postgres import PostgresStore
-from perdure.testing.contract import StoreContract
+from perdure.core import events
+from perdure.core.events import PROGRESS, ActionSettled, Started
+from perdure.core.records import Commit, End, Hint, Park, Query
+from perdure.errors import SettingsError, StoreError, StoreOutdated
+from perdure.ports import Joining, Store
+from perdure.runtime.urls import connect
+from perdure.stores.postgres import PostgresStore, columns, migrations
+from perdure.stores.postgres.address import read_address
+from perdure.stores.postgres.connections import Connection
+from perdure.streams.postgres import PostgresStream
+from perdure.testing.contract import (
+    DEFINITIONS,
+    GRACE,
+    LEASE,
+    ONE,
+    QUEUES,
+    TWO,
+    StoreContract,
+    accepted,
+    begin,
+    begun,
+    kinds,
+    letter,
+    log,
+    settled,
+    take,
+)
 
 
 class TestPostgresStore(StoreContract):
@@ -14,3 +46,422 @@ class TestPostgresStore(StoreContract):
 
     async def make_store(self) -> Store:
         return PostgresStore(self.url, clock=self.clock)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def session(url: str, **settings: str) -> AsyncIterator[Any]:
+    """A plain connection whose search path is the test's schema."""
+    address = read_address(url)
+    connection = await asyncpg.connect(address.dsn, server_settings={"search_path": address.schema, **settings})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+# Addresses and opening
+
+
+def test_an_address_is_taken_apart() -> None:
+    address = read_address("postgresql://ada:s3cret@db:5433/shop?schema=orders&lock_timeout=0.5&sslmode=require")
+    assert address.dsn == "postgresql://ada:s3cret@db:5433/shop?sslmode=require"
+    assert address.shown == "postgresql://ada:***@db:5433/shop?sslmode=require"
+    assert (address.schema, address.lock_timeout, address.migrate) == ("orders", 0.5, True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["schema=Orders", 'schema=a"b', "migrate=maybe", "lock_timeout=soon", "statement_timeout=0", "readers=none"],
+)
+def test_an_address_that_makes_no_sense_is_refused(query: str) -> None:
+    with pytest.raises(SettingsError, match=query.partition("=")[0]):
+        read_address(f"postgresql://db/shop?{query}")
+
+
+def test_an_address_names_the_store_and_its_stream(postgres: str) -> None:
+    store, stream = connect(postgres)
+    assert isinstance(store, PostgresStore)
+    assert isinstance(store, Joining)
+    assert isinstance(stream, PostgresStream)
+
+
+def test_many_that_open_at_once_migrate_once(postgres: str) -> None:
+    async def scenario() -> None:
+        stores = [PostgresStore(postgres) for _ in range(20)]
+        await asyncio.gather(*(store.open() for store in stores))
+        async with session(postgres) as connection:
+            numbers = [row[0] for row in await connection.fetch("select number from migrations order by number")]
+        assert numbers == sorted(migrations.known())
+        for store in stores:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_two_schemas_are_two_deployments(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as one, opened(postgres + "_b") as two:
+            await one.start([begin()], GRACE)
+            assert await two.head(ONE) is None
+            assert await two.claim(QUEUES, DEFINITIONS, 10, 0) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_store_opens_again_on_another_loop(postgres: str) -> None:
+    store = PostgresStore(postgres)
+
+    async def once() -> list[str]:
+        await store.open()
+        answers = await asyncio.gather(*(store.start([begin(f"acme/{n}")], GRACE) for n in range(10)))
+        await store.close()
+        return [answer for [answer] in answers]
+
+    assert asyncio.run(once()) == ["created"] * 10
+    assert asyncio.run(once()) == ["same"] * 10
+
+
+def test_a_schema_that_is_not_there_is_not_made_where_the_address_says_so(postgres: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(StoreOutdated, match="perdure migrate"):
+            async with opened(postgres + "&migrate=no"):
+                pass
+        async with opened(postgres):
+            pass
+        async with opened(postgres + "&migrate=no") as store:
+            assert await store.schema_number() == max(migrations.known())
+
+    asyncio.run(scenario())
+
+
+def test_a_newer_schema_is_refused(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres), session(postgres) as connection:
+            await connection.execute("insert into migrations (number) values (999)")
+        with pytest.raises(StoreOutdated, match="has number 999"):
+            async with opened(postgres):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_a_database_that_may_lose_what_it_confirmed_is_refused(postgres: str, caplog: Any) -> None:
+    async def scenario() -> None:
+        with pytest.raises(SettingsError, match="synchronous_commit off"):
+            async with opened(postgres + "&synchronous_commit=off"):
+                pass
+        async with opened(postgres + "&synchronous_commit=off&unsafe=yes"):
+            pass
+
+    with caplog.at_level(logging.WARNING, "perdure.stores"):
+        asyncio.run(scenario())
+    assert "synchronous_commit off: a crash of the server loses" in caplog.text
+
+
+def test_a_password_that_is_wrong_and_a_database_that_is_not_there(postgres: str) -> None:
+    async def scenario() -> None:
+        address = re.sub(r"/\w+\?", "/nowhere?", postgres)
+        with pytest.raises(StoreError, match="no such database"):
+            async with opened(address):
+                pass
+
+    asyncio.run(scenario())
+
+
+# Rights
+
+
+@asynccontextmanager
+async def application(url: str) -> AsyncIterator[str]:
+    """The address of a role that was granted what workers need, and nothing else."""
+    role = f"app_{read_address(url).schema}"
+    async with opened(url) as store, session(url) as connection:
+        await connection.execute(f"create role {role} login password 'secret'")
+        await store.grant_application(role)
+        try:
+            yield re.sub(r"//[^@]*@", f"//{role}:secret@", url)
+        finally:
+            await connection.execute(f"drop owned by {role}; drop role {role}")
+
+
+def test_the_application_role_can_do_all_that_workers_do(postgres: str, caplog: Any) -> None:
+    async def scenario() -> None:
+        async with application(postgres) as url:
+            caplog.clear()
+            async with opened(url) as store:
+                hand = await begun(store)
+                await accepted(store, letter())
+                await hand.commit(settled(), letter(), children=[begin(TWO)], mail=[letter("m2", TWO)])
+                await hand.park(due=0)
+                assert len(await store.claim(QUEUES, DEFINITIONS, 10, GRACE)) == 1
+                hand = await take(store)
+                assert await store.renew([(ONE, hand.token)], LEASE) == {ONE}
+                assert await hand.end() == "ok"
+                assert await store.find(Query("acme"))
+                await store.release([(TWO, (await take(store, TWO)).token)])
+                await store.backlog()
+                await store.next_due(QUEUES, DEFINITIONS)
+
+    asyncio.run(scenario())
+    assert "superuser" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["update events set fence = 0", "delete from events", "truncate events", "delete from heads", "drop table wakes"],
+)
+def test_the_application_role_cannot_touch_a_log(postgres: str, statement: str) -> None:
+    async def scenario() -> None:
+        async with application(postgres) as url, session(url) as connection:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="permission denied|must be owner"):
+                await connection.execute(statement)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("statement", ["update events set fence = 0", "delete from events", "truncate events"])
+def test_nobody_changes_a_log_unless_the_owner_means_to(postgres: str, statement: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, session(postgres) as connection:
+            await begun(store)
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="never changed"):
+                await connection.execute(statement)
+            async with connection.transaction():
+                await connection.execute("alter table events disable trigger events_only_grow")
+                await connection.execute(statement)
+                await connection.execute("alter table events enable trigger events_only_grow")
+
+    asyncio.run(scenario())
+
+
+def test_a_role_that_may_not_migrate_is_told_who_may(postgres: str) -> None:
+    async def scenario() -> None:
+        async with application(postgres) as url:
+            with pytest.raises(StoreOutdated, match="as its owner"):
+                async with opened(url.replace("schema=", "schema=new_")):
+                    pass
+
+    asyncio.run(scenario())
+
+
+def test_a_superuser_is_warned(postgres: str, caplog: Any) -> None:
+    async def scenario() -> None:
+        async with opened(postgres):
+            pass
+
+    with caplog.at_level(logging.WARNING, "perdure.stores"):
+        asyncio.run(scenario())
+    assert "this role is a superuser" in caplog.text
+
+
+def test_the_name_of_a_role_is_not_taken_for_sql(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store:
+            with pytest.raises(SettingsError):
+                await store.grant_application('x"; drop table events; --')
+            with pytest.raises(StoreError, match="does not exist"):
+                await store.grant_application("nobody_knows")
+
+    asyncio.run(scenario())
+
+
+# Plans
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
+    async def scenario() -> list[str]:
+        plans: list[str] = []
+        async with opened(postgres) as store, session(postgres, application_name="plans") as connection:
+            keys = [f"acme/{number}" for number in range(300)]
+            await store.start([begin(key) for key in keys], 0)
+            await accepted(store, *(letter(key=key) for key in keys))
+            if analyzed:
+                await connection.execute("analyze")
+            await connection.execute("load 'auto_explain'")
+            for name, value in (("log_min_duration", "0"), ("log_nested_statements", "on"), ("log_level", "notice")):
+                await connection.execute(f"set auto_explain.{name} = '{value}'")
+            await connection.execute("set jit = off")
+            connection.add_log_listener(lambda _, message: plans.append(message.message))
+            await play_all(store, connection, keys[:5])
+        return [plan for plan in plans if "typeinfo_tree" not in plan]  # the driver's own question
+
+    plans = asyncio.run(scenario())
+    assert len(plans) > 30
+    wholesale = [plan for plan in plans if re.search(r"Seq Scan on (wakes|messages|heads|events)\b|Hash Join", plan)]
+    assert wholesale == []
+    assert any("wakes_due" in plan for plan in plans)
+    assert any("messages_due" in plan for plan in plans)
+
+
+async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> None:
+    sql = store._sql
+    nothing = [None] * len(keys)
+    await connection.fetch(sql.claim, QUEUES, DEFINITIONS, 5, GRACE)
+    await connection.fetch(sql.next_due, QUEUES, DEFINITIONS)
+    await connection.fetch(sql.send, *columns.mail_columns([letter("m2", key) for key in keys]), GRACE)
+    await connection.fetch(sql.send, *columns.mail_columns([letter("m2", key) for key in keys]), GRACE)
+    taken = await connection.fetch(sql.hold, keys, nothing, nothing, "w1", LEASE, 8, sorted(PROGRESS))
+    tokens = {row["key"]: row["n"] for row in taken if row["what"] == 0}
+    await connection.fetch(sql.renew, list(tokens), list(tokens.values()), LEASE)
+    await connection.fetch(sql.mail, keys)
+    again = await connection.fetch(sql.hold, keys, nothing, nothing, "w1", LEASE, 8, sorted(PROGRESS))
+    tokens = {row["key"]: row["n"] for row in again if row["what"] == 0}
+
+    def commit(key: str, settle: Park | End, version: int) -> Commit:
+        row = events.row(settled(), version, at=0, fence=tokens[key])
+        return Commit(key, tokens[key], [row], settle, done=["m1", "m2"] if version == 3 else [])
+
+    group = [commit(key, Park("open", None), 3) for key in keys]
+    group[0].children, group[0].mail = [begin("acme/child")], [letter("x", keys[1])]
+    await store._write(connection, group, GRACE, careful=True)
+    await connection.fetch(sql.hold, keys, nothing, nothing, "w1", LEASE, 8, sorted(PROGRESS))
+    tokens = {key: token + 1 for key, token in tokens.items()}
+    await store._write(connection, [commit(key, End("completed", None), 4) for key in keys[2:]], GRACE, careful=False)
+
+
+# In the caller's transaction
+
+
+def test_a_start_in_a_transaction_exists_if_it_commits(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, session(postgres, search_path="public") as mine:
+            transaction = mine.transaction()
+            await transaction.start()
+            assert await store.start_in(mine, [begin()], 0) == ["created"]
+            await transaction.rollback()
+            assert await store.head(ONE) is None
+            async with mine.transaction():
+                assert await store.start_in(mine, [begin()], 0) == ["created"]
+                assert await store.send_in(mine, [letter()], 0)
+                assert await store.head(ONE) is None
+            hand = await take(store)
+            assert [mail.id for mail in hand.held.mail] == ["m1"]
+
+    asyncio.run(scenario())
+
+
+def test_listeners_learn_of_it_at_the_callers_commit(postgres: str) -> None:
+    async def scenario() -> None:
+        address = read_address(postgres)
+        stream = PostgresStream(address.dsn, address.channel)
+        await stream.open("w1", ["default"])
+        async with opened(postgres) as store, session(postgres) as mine:
+            async with mine.transaction():
+                await store.start_in(mine, [begin()], 0)
+            assert await asyncio.wait_for(stream.receive(10), 5) == [Hint("", "default")]
+        await stream.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_effect_and_its_record_are_one_transaction(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, session(postgres) as connection:
+            await connection.execute("create table effects (n int)")
+            hand = await begun(store)
+            async with store.transaction() as mine:
+                await mine.execute(f"insert into {store._sql.schema}.effects values (1)")
+                assert await store.commit_in(mine, [await hand.prepare(settled())], GRACE) == ["ok"]
+            assert kinds(await log(store)) == [Started, ActionSettled]
+            assert await connection.fetchval("select count(*) from effects") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stale_commit_leaves_the_callers_transaction_usable(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store:
+            hand = await begun(store)
+            late = await hand.prepare(settled(1))
+            await hand.commit(settled(1))
+            async with store.transaction() as mine:
+                assert await store.commit_in(mine, [late], GRACE) == ["stale"]
+                assert await mine.fetchval("select 1") == 1
+            assert await hand.commit(settled(2)) == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_meets_a_take_over_in_flight_is_stale_in_the_callers_transaction(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, opened(postgres) as other:
+            hand = await begun(store)
+            late = await hand.prepare(settled(1))
+            async with other.transaction() as theirs, store.transaction() as mine:
+                await other.commit_in(theirs, [late], GRACE)
+                waiting = asyncio.create_task(store.commit_in(mine, [late], GRACE))
+                await asyncio.wait([waiting], timeout=0.1)
+                assert not waiting.done()
+                await theirs.execute("commit and chain")
+                assert await waiting == ["stale"]
+
+    asyncio.run(scenario())
+
+
+# Each safeguard is taken away, and a test must notice
+
+
+class Edited(PostgresStore):
+    """A store whose functions were changed after the migration."""
+
+    edits: tuple[tuple[str, str, str], ...] = ()
+
+    async def _prepare(self, connection: Connection) -> None:
+        await super()._prepare(connection)
+        for function, old, new in self.edits:
+            name = f"{self.address.schema}.{function}"
+            text: str = await connection.fetchval(
+                "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+                " where n.nspname || '.' || p.proname = $1",
+                name,
+            )
+            assert old in text, (function, old)
+            await connection.execute(text.replace(old, new))
+
+
+UNREAD = (
+    "and not exists (\n                          select 1 from events e where e.key = m.key and e.message_id = m.id)"
+)
+FREE = "(w.holder is null or w.holder = me or w.due <= now)\n        and"
+KNOWN = StoreContract.test_what_is_known_counts_for_nothing_if_another_held_it_since
+MISSED: list[tuple[str, str, str, Callable[[StoreContract], None]]] = [
+    ("take_over", "  loop\n", "  return lapsed; loop\n", StoreContract.test_a_take_over_writes_a_barrier),
+    ("take_over", "least(lapsed, 1)", "lapsed", StoreContract.test_progress_takes_the_lapses_back_to_one),
+    ("hold", FREE, "", StoreContract.test_what_another_holds_is_busy),
+    ("hold", UNREAD, "", StoreContract.test_mail_that_is_in_the_log_is_not_read),
+    ("hold", "when w.token = u.t then", "when true then", KNOWN),
+    ("hold", "w.lane is null or not", "true or not", StoreContract.test_one_execution_of_a_lane_is_held_at_a_time),
+    ("renew", "w.token = u.t and", "", StoreContract.test_a_renewal_leaves_out_what_is_lost),
+    ("release", "w.token = u.t and", "", StoreContract.test_a_release_with_an_old_token_changes_nothing),
+    ("commit_group", "w.token = u.t and", "", StoreContract.test_a_park_of_what_is_not_held_any_more_is_stale),
+    ("commit_group", "where due > now", "where false", StoreContract.test_a_timer_that_is_not_due_is_early),
+    ("commit_group", "if maybe is not null", "if false", StoreContract.test_an_end_is_refused_while_mail_waits),
+    ("commit_group", "found_ids < ", "false and 1 < ", StoreContract.test_done_mail_that_is_not_there_is_stale),
+    ("send", "where e.key = u.k", "where false", StoreContract.test_mail_that_was_folded_is_a_duplicate),
+    ("claim", "t.turn, t.due", "t.due", StoreContract.test_a_claim_serves_the_tenants_in_turn),
+]
+
+
+@pytest.mark.parametrize(("function", "old", "new", "test"), MISSED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_safeguard_is_missed(
+    postgres: str, function: str, old: str, new: str, test: Callable[[StoreContract], None]
+) -> None:
+    class Contract(StoreContract):
+        async def make_store(self) -> Store:
+            store = Edited(postgres, clock=self.clock)
+            store.edits = ((function, old, new),)
+            return store
+
+    with pytest.raises((AssertionError, StoreError)):
+        test(Contract())

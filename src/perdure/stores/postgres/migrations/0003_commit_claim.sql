@@ -73,9 +73,10 @@ begin
   end if;
   if careful then
     return query
-      select distinct u.k, 'stale' from unnest(row_keys, versions, ids) u(k, v, i)
-      where exists (select 1 from events e where e.key = u.k and e.version = u.v)
-         or u.i is not null and exists (select 1 from events e where e.key = u.k and e.message_id = u.i);
+      select u.k, 'stale' from unnest(row_keys, versions) u(k, v)
+        join events e on e.key = u.k and e.version = u.v
+      union
+      select u.k, 'stale' from unnest(row_keys, ids) u(k, i) join events e on e.key = u.k and e.message_id = u.i;
     refused := refused or found;
   end if;
   -- New statements, hence new snapshots: they see every sender that came before the locks above.
