@@ -18,6 +18,7 @@ from perdure import ActionFailed, ExecutionCancelled, ExecutionFailed, Perdure, 
 from perdure.errors import UsageError
 from perdure.runtime.processes import Processes
 from perdure.runtime.run import Run
+from perdure.testing import World
 from tests.runtime import computing
 from tests.runtime.computing import Point, TooFar, calls
 
@@ -179,6 +180,10 @@ def test_only_what_can_be_imported_may_run_there() -> None:
 
         @action(process=True)
         async def later() -> None: ...
+
+
+async def test_virtual_time_waits_for_a_real_process(world: World) -> None:
+    assert await world.run(calls, "mirrored", Point(1, 2)) == {"x": 2, "y": 1}
 
 
 def test_a_pool_without_work_has_no_process() -> None:

@@ -135,8 +135,9 @@ class Supervisor:
         """Until a signal comes, a child ends, or something is to be done."""
         dues = [self._deadline, *(seat.due for seat in self._seats if seat.process is None and not self._told)]
         left = max(0.0, min(dues) - time.monotonic())
-        timeout = min(left, 3600.0) if LOOK is None else min(left, LOOK)
-        if select.select([bell], [], [], timeout)[0]:
+        if LOOK is not None:
+            time.sleep(min(left, LOOK))
+        elif select.select([bell], [], [], min(left, 3600.0))[0]:
             os.read(bell, 4096)
 
     @contextmanager
@@ -146,11 +147,12 @@ class Supervisor:
         os.set_blocking(writer, False)
         numbers = [*SIGNALS, *([] if LOOK is not None else [signal.SIGCHLD])]
         before = {number: signal.signal(number, self._handler(number)) for number in numbers}
-        wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        wakeup = -1 if LOOK is not None else signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
             yield reader
         finally:
-            signal.set_wakeup_fd(wakeup)
+            if LOOK is None:
+                signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
             os.close(reader)
