@@ -83,10 +83,6 @@ class Apart(Workflow[..., Any]):
         self.events = {}
         self._checked = True  # an action may do anything
 
-    @property
-    def fingerprint(self) -> str:
-        return self.definition
-
     def begin(self, running: Replay, input: Raw) -> Coroutine[Any, Any, Raw]:
         wanted = _decode(input)
         return self._perform(running, _Ordered(self.action, wanted), wanted.args)

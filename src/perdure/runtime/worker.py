@@ -392,10 +392,10 @@ class Worker:
         self._committer.set_free(resident)
         await self.landed(group, ["ok"])
 
-    async def perform(self, resident: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> None:
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> None:
         if not isinstance(self._store, Joining):
             raise UsageError("a transactional action needs a store with transactions of the caller's: postgresql://…")
-        await joint.perform(self, self._store, resident, ref, work)
+        await joint.perform(self, self._store, whose, ref, work)
 
     async def forget(self, resident: Resident) -> None:
         if self.here(resident):
