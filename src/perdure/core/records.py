@@ -235,6 +235,10 @@ class Query(Struct, frozen=True):
     cursor: tuple[int, str] | None = None  # (started_at, key) of the last one seen
 
 
+#: A result of at most so many bytes travels with the news of the end.
+SHORT = 500
+
+
 class Hint(Struct, frozen=True, gc=False):
     """What travels on a stream: a reference that may be lost, doubled or reordered.
 
@@ -246,5 +250,7 @@ class Hint(Struct, frozen=True, gc=False):
     queue: str = ""
     to: str | None = None  # the worker that holds it
     ended: bool = False  # not work but news: the execution has ended
+    status: str = ""  # how it has ended, and its result if that is short: this may get lost, too
+    result: str = ""
     away: bool = False  # there is no room where it comes from: rather for another worker of the queue
     news: str = ""  # for all workers, as "breaker:charge:open:1700000000000000"

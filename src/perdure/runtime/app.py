@@ -49,7 +49,7 @@ from perdure.runtime.pair import Pair
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.states import States
-from perdure.runtime.worker import Worker
+from perdure.runtime.worker import Worker, end_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -575,7 +575,7 @@ class Perdure:
         while True:
             for hint in await self.stream.receive(1000):
                 if hint.ended:
-                    self._has_ended(hint.key)
+                    self._has_ended(hint.key, end_of(hint))
 
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self.store.start(starts, self._grace)

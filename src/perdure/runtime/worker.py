@@ -18,7 +18,21 @@ from typing import Any
 from perdure.core import events as ev, guard
 from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
-from perdure.core.records import ACTION, Busy, Commit, Due, End, Gone, Held, Hint, Outcome, Queued, Start, tenant_of
+from perdure.core.records import (
+    ACTION,
+    SHORT,
+    Busy,
+    Commit,
+    Due,
+    End,
+    Gone,
+    Held,
+    Hint,
+    Outcome,
+    Queued,
+    Start,
+    tenant_of,
+)
 from perdure.errors import OutcomeUnknown, StoreError, UsageError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -205,7 +219,7 @@ class Worker:
             elif not hint.key:
                 self._look_at(self._clock.now())
             elif hint.ended:
-                self._ended(hint.key, None)
+                self._ended(hint.key, end_of(hint))
             elif hint.key in self.residents:
                 self._mailed.add(hint.key)
                 self._mailbell.set()
@@ -356,7 +370,7 @@ class Worker:
                     hints += [_hint(start) for start in commit.children]
                     hints += [Hint(letter.key, resident.queue_of(letter.key)) for letter in commit.mail]
                     if isinstance(commit.settle, End):
-                        hints.append(Hint(resident.key, ended=True))
+                        hints.append(_news(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
@@ -575,6 +589,21 @@ class Worker:
                 self.metrics.errors.add("lost")
                 log.warning("%s: lost to another worker", key, extra=resident.about)
                 self.evict(resident)
+
+
+def _news(key: str, end: End) -> Hint:
+    if end.result is None or len(end.result) > SHORT:
+        return Hint(key, ended=True)
+    return Hint(key, ended=True, status=end.status, result=end.result.decode())
+
+
+def end_of(hint: Hint) -> End | None:
+    """The end of an execution as the news tells it, if it does."""
+    match hint.status:
+        case "completed" | "failed" | "cancelled" as status:
+            return End(status, hint.result.encode())
+        case _:
+            return None
 
 
 def _hint(start: Start) -> Hint:

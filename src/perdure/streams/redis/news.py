@@ -34,7 +34,7 @@ log = logging.getLogger("perdure.streams")
 
 class _Bulletin(Struct, frozen=True, array_like=True):
     sender: str
-    ended: list[tuple[str, str]]  # key and queue
+    ended: list[tuple[str, str, str, str]]  # key, queue, status and result
     words: list[str] = []  # other news, for workers
 
 
@@ -44,9 +44,9 @@ _decode = msgspec.json.Decoder(_Bulletin).decode
 
 def tell(keys: Keys, me: str, ended: Sequence[Hint]) -> list[Command]:
     """One message per channel."""
-    channels: dict[str, list[tuple[str, str]]] = {}
+    channels: dict[str, list[tuple[str, str, str, str]]] = {}
     for hint in ended:
-        channels.setdefault(keys.news(hint.key), []).append((hint.key, hint.queue))
+        channels.setdefault(keys.news(hint.key), []).append((hint.key, hint.queue, hint.status, hint.result))
     return [("PUBLISH", channel, _encode(_Bulletin(me, those))) for channel, those in channels.items()]
 
 
@@ -154,7 +154,7 @@ class News:
             return
         if bulletin.sender == self._inbox.me:
             return  # it was told at once
-        for key, queue in bulletin.ended:
-            self._inbox.put(Hint(key, queue, ended=True))
+        for key, queue, status, result in bulletin.ended:
+            self._inbox.put(Hint(key, queue, ended=True, status=status, result=result))
         for word in bulletin.words:
             self._inbox.put(Hint("", news=word))
