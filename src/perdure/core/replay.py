@@ -317,8 +317,10 @@ class Replay(Asking):
 
     def next_due(self, now: int = 0) -> int | None:
         """The earliest time at which something happens by itself; an action that was due by now is under way."""
-        dues = [self.due_of(handle) for handle in self.loop.timers.values()]
-        dues += [asked.due for asked in self.actions.values() if asked.due > now]
+        dues = [self.due_of(handle) for handle in self.loop.timers.values()] if self.loop.timers else []
+        for asked in self.actions.values():
+            if asked.due > now:
+                dues.append(asked.due)
         if self.cancel is not None and self.cancel.deadline:
             dues.append(self.cancel.deadline)
         return min(dues, default=None)

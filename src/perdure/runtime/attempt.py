@@ -189,11 +189,13 @@ class Running:
         event: ev.Event | None = None
         name, limit = self.action.name, self.action.how.concurrency
         try:
-            await self._shared.slots.enter(self.tenant, name, limit, self._patience())
+            slots = self._shared.slots
+            if limit is not None or not slots.enter_at_once():
+                await slots.enter(self.tenant, name, limit, self._patience())
             try:
-                event = await self._guarded()
+                event = (await self._outcome())[0] if self.action.how.breaker is None else await self._guarded()
             finally:
-                self._shared.slots.leave(name, limit)
+                slots.leave(name, limit)
         except Crowded:
             event = ev.ActionScheduled(self.asked.ref, name, self.asked.args)  # others may have room for it
         finally:
@@ -243,8 +245,10 @@ class Running:
             return self._failed(error, began), error
 
     async def _success(self, began: int) -> ev.Event:
-        asked = self.asked
-        result = self._storable(await self._limited(began))
+        asked, how = self.asked, self.action.how
+        # Nearly all of them have no limits, and every layer of coroutines costs.
+        limited = how.timeout is not None or how.deadline is not None or how.heartbeat is not None
+        result = self._storable(await (self._limited(began) if limited else self._call()))
         return ev.ActionSettled(asked.ref, self.action.name, asked.args, result, None, asked.attempts + 1, began)
 
     async def _within(self, connection: Any, began: int) -> ev.Event:

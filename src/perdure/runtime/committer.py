@@ -62,6 +62,7 @@ class Committer:
         self._store = store
         self._clock = clock
         self._settings = settings
+        self._time = asyncio.get_running_loop().time
         self._ready: deque[Resident] = deque()  # in the order in which they rang
         self._bell = asyncio.Event()
         self._calm = asyncio.Event()
@@ -72,7 +73,7 @@ class Committer:
         """Something came in for this execution."""
         if not resident.rung:
             resident.rung = True
-            resident.rung_at = asyncio.get_running_loop().time()
+            resident.rung_at = self._time()
             self._ready.append(resident)
             self._bell.set()
 

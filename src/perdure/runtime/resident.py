@@ -104,10 +104,14 @@ class Resident:
         self._apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
         self._parent_queue = ""
         for row in held.rows:
-            if row.type in _NOTED or (row.message_id or "").startswith(_OUTCOME):
+            if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
                     self._note(ev.read(row))
-        self.deliver(held.mail)
+        if self.parent is not None and held.rows[0].type == _STARTED:
+            with suppress(Undecodable):
+                self._note(ev.read(held.rows[0]))
+        if held.mail:
+            self.deliver(held.mail)
 
     @property
     def about(self) -> dict[str, object]:
@@ -341,22 +345,25 @@ class Resident:
             self._stick(fault, now)
 
     def _write(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
-        match event:
-            case ev.Paused():
-                self._shown = "paused"
-                if self._apart:
-                    self._tell_apart("pause", mail.PauseLetter(reason=event.reason, by=event.by))
-            case ev.Resumed() | ev.Redriven():
-                self._shown = "open"
-                if self._apart and isinstance(event, ev.Resumed):
-                    self._tell_apart("resume", mail.ResumeLetter(reason=event.reason, by=event.by))
-            case _:
-                pass
         if type(event) in _NOTED_TYPES:
             self._note(event)
+        elif type(event) in _SHOWN_TYPES:
+            self._show(event)
         self.version += 1
         self.at = max(self.at, now)
         self.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
+
+    def _show(self, event: ev.Event) -> None:
+        """A change of status, which the head and what runs apart must learn of."""
+        match event:
+            case ev.Paused():
+                self._shown = "paused"
+                self._tell_apart("pause", mail.PauseLetter(reason=event.reason, by=event.by))
+            case ev.Resumed():
+                self._shown = "open"
+                self._tell_apart("resume", mail.ResumeLetter(reason=event.reason, by=event.by))
+            case _:
+                self._shown = "open"
 
     def _note(self, event: ev.Event) -> None:
         """What must be known of the log also when its code cannot be run."""
@@ -647,10 +654,12 @@ class Resident:
 
 _OUTCOME = "/action:"  # how the id of the outcome of an action that ran apart begins
 _NOTED_TYPES = frozenset(
-    {ev.Started, ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled, ev.ActionScheduled, ev.ActionCancelled}
+    {ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled, ev.ActionScheduled, ev.ActionCancelled}
 )
+_SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
+_STARTED = ev.NUMBERS[ev.Started]
 
 
 def _unknown(asked: Asked) -> ev.Event:

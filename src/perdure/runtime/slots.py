@@ -23,12 +23,17 @@ class Slots:
         self._line: RoundRobin[asyncio.Future[None]] = RoundRobin()
         self._closed = False
 
+    def enter_at_once(self) -> bool:
+        if self.free <= 0 or self._closed:
+            return False
+        self.free -= 1
+        return True
+
     async def enter(self, tenant: str, patience: float | None = None) -> None:
         """Take a place; after `patience` seconds in the line, give up."""
         if self._closed:
             raise asyncio.CancelledError("no more attempts begin here")
-        if self.free > 0:
-            self.free -= 1
+        if self.enter_at_once():
             return
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
@@ -76,6 +81,10 @@ class ActionSlots:
     def taken(self) -> int:
         """How many of the worker's places are in use."""
         return self._count - self._worker.free
+
+    def enter_at_once(self) -> bool:
+        """Take a place of the worker, if one is free."""
+        return self._worker.enter_at_once()
 
     async def enter(self, tenant: str, action: str, limit: int | None, patience: float | None = None) -> None:
         """Take a place of the action, if these are limited, and then one of the worker."""

@@ -15,7 +15,7 @@ from perdure.core.records import tenant_of
 from perdure.errors import SettingsError
 
 #: Channels of news. A process that waits for one execution hears the news of one in so many.
-CHANNELS = 64
+CHANNELS = 16
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
