@@ -79,6 +79,12 @@ def test_an_address_is_taken_apart() -> None:
     assert (address.schema, address.lock_timeout, address.migrate) == ("orders", 0.5, True)
 
 
+@pytest.mark.parametrize("url", ["postgresql://ada:s3c/r@et@db/shop", "postgresql://ada@db/shop?sslpassword=s3c%20ret"])
+def test_no_password_is_shown(url: str) -> None:
+    assert "s3c" not in read_address(url).shown
+    assert "ret" not in read_address(url).shown
+
+
 @pytest.mark.parametrize(
     "query",
     ["schema=Orders", 'schema=a"b', "migrate=maybe", "lock_timeout=soon", "statement_timeout=0", "readers=none"],
