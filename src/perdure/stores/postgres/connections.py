@@ -58,6 +58,7 @@ class Line:
         self._prepare = prepare
         self._turn = asyncio.Lock()
         self._connection: Connection = None
+        self._open = True
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
         attempt = 1
@@ -91,6 +92,8 @@ class Line:
 
     async def connected(self) -> Connection:
         """The connection, made again if it is gone."""
+        if not self._open:
+            raise StoreError("the store is not open: await store.open() first, and do not use it after close()")
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._reconnect()
         return self._connection
@@ -116,6 +119,7 @@ class Line:
             connection.terminate()
 
     async def close(self) -> None:
+        self._open = False
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is not None and not connection.is_closed():

@@ -7,6 +7,7 @@ holds a refusal is not written: what is refused gets its answer, and the rest is
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import starmap
@@ -34,13 +35,17 @@ from perdure.core.records import (
     Start,
     Started,
 )
-from perdure.errors import StoreUnavailable
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.connections import Connection, Line, Lines
 
 #: How often a group is sent again because somebody else wrote in one of its logs meanwhile.
 ROUNDS = 8
+#: Seconds before an end that met a sender in flight is answered, if there is nothing else to do.
+PAUSE = 0.02
+#: What a hold says of an execution that was given back while it looked.
+_AGAIN = 5
 _TAKEN_OVER = events.write(TakenOver(holder="", lapses=0))[0]
 
 
@@ -163,9 +168,26 @@ class PostgresStore:
             return []
         # A key named twice is held once: a second hold by the same worker would write a barrier.
         once = sorted(set(keys))
-        remembered = [(known or {}).get(key, (None, None)) for key in once]
+        answers: dict[str, HoldAnswer] = {}
+        for _ in range(ROUNDS):
+            try:
+                records = await self._hold(once, me, lease, known or {})
+            except StoreError:
+                if not answers:
+                    raise
+                break  # what is held already must be told; the rest will be due again
+            answers |= _hold_answers(records)
+            once = [key for what, key, *_ in records if what == _AGAIN]
+            if not once:
+                break
+        return [answers.get(key) or Gone(key) for key in keys]
+
+    async def _hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]]
+    ) -> Sequence[Any]:
+        remembered = [known.get(key, (None, None)) for key in keys]
         parameters = (
-            once,
+            keys,
             [version for version, _ in remembered],
             [token for _, token in remembered],
             me,
@@ -173,9 +195,8 @@ class PostgresStore:
             _TAKEN_OVER,
             sorted(PROGRESS),
         )
-        records = await self._holds.run(lambda c: c.fetch(self._sql.hold, *parameters), writes=True)
-        answers = _hold_answers(records)
-        return [answers.get(key) or Gone(key) for key in keys]
+        records: Sequence[Any] = await self._holds.run(lambda c: c.fetch(self._sql.hold, *parameters), writes=True)
+        return records
 
     async def renew(self, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
         if not holds:
@@ -219,9 +240,11 @@ class PostgresStore:
                 careful = True
                 answers.update((commit.key, "stale") for commit in rest if columns.folds_twice(commit))
             else:
-                answers.update((key, "mail" if answer == "park" else answer) for key, answer in refusals)
+                answers.update((key, _OUTCOMES[answer]) for key, answer in refusals)
                 if all(answer == "park" for _, answer in refusals):
                     break
+                if len(refusals) == len(rest) and all(answer == "busy" for _, answer in refusals):
+                    await asyncio.sleep(PAUSE)  # whoever asks again at once would ask all the time
             rest = [commit for commit in rest if commit.key not in answers]
         else:
             raise StoreUnavailable(
@@ -321,7 +344,14 @@ class PostgresStore:
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
 
 
-_Refusal = Literal["mail", "early", "stale", "park"]
+_Refusal = Literal["mail", "early", "stale", "park", "busy"]
+_OUTCOMES: dict[_Refusal, Outcome] = {
+    "park": "mail",
+    "busy": "mail",
+    "mail": "mail",
+    "early": "early",
+    "stale": "stale",
+}
 _Within = Callable[[Connection], AbstractAsyncContextManager[Any]]
 
 
@@ -378,7 +408,7 @@ def _hold_answers(records: Sequence[Any]) -> dict[str, HoldAnswer]:
                 mail[key].append(Mail(key, a, data, b))
             case 3:
                 answers[key] = Busy(key, a)
-            case _:
+            case _:  # also one that was given back in between: if asking again does not help, another time will do
                 answers[key] = Queued(key)
     return answers
 
