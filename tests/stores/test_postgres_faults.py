@@ -109,6 +109,24 @@ def test_a_commit_whose_request_is_lost_is_unknown_and_was_not_written(postgres:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("where", ["request", "reply"])
+def test_a_transaction_whose_commit_is_lost_is_unknown(postgres: str, where: Any) -> None:
+    async def scenario() -> None:
+        async with through(postgres) as (store, proxy, direct):
+            hand = await begun(direct)
+            commit = await hand.prepare(settled())
+            with pytest.raises(OutcomeUnknown):
+                async with store.transaction() as connection:
+                    assert await store.commit_in(connection, [commit], GRACE) == ["ok"]
+                    proxy.cut(where)
+            written = [Started, ActionSettled] if where == "reply" else [Started]
+            assert kinds((await take(direct)).held.rows) == [*written, TakenOver]
+            async with store.transaction() as connection:
+                assert await connection.fetchval("select 1") == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_start_repeated_after_a_lost_reply_is_the_same(postgres: str) -> None:
     async def scenario() -> None:
         async with through(postgres) as (store, proxy, _):

@@ -72,10 +72,15 @@ class Line:
             await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
             attempt += 1
 
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which the connection counts as lost."""
+        return self._address.statement_timeout + SILENCE
+
     async def _once(self, work: Callable[[Connection], Awaitable[T]], writes: bool) -> T:
         connection = await self.connected()
         try:
-            async with asyncio.timeout(self._address.statement_timeout + SILENCE):
+            async with asyncio.timeout(self.patience):
                 if self._prepare is not None:
                     await self._prepare(connection)
                 return await work(connection)
