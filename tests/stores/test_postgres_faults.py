@@ -156,7 +156,7 @@ def test_silence_is_a_lost_connection(postgres: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connections, "SILENCE", 0.1)
 
     async def scenario() -> None:
-        async with through(postgres, statement_timeout=0.3) as (store, proxy, _):
+        async with through(postgres, statement_timeout=1) as (store, proxy, _):
             hand = await begun(store)
             await hand.commit(settled(1))
             commit = await hand.prepare(settled(2))
@@ -181,7 +181,7 @@ def test_a_slow_wire_is_only_slow(postgres: str) -> None:
 
 def test_without_a_server_nothing_was_written(postgres: str) -> None:
     async def scenario() -> None:
-        async with through(postgres, connect_timeout=0.3) as (store, proxy, _):
+        async with through(postgres, connect_timeout=1) as (store, proxy, _):
             await store.start([begin()], GRACE)
             proxy.sever()
             assert proxy._server is not None
@@ -219,7 +219,8 @@ def test_work_goes_on_while_backends_are_killed(postgres: str) -> None:
                     await asyncio.sleep(0.02)
                     await connection.execute(
                         "select pg_terminate_backend(pid) from pg_stat_activity"
-                        " where application_name in ('perdure commits', 'perdure holds') order by random() limit 1"
+                        " where datname = current_database() and application_name in ('perdure commits', 'perdure holds')"
+                        " order by random() limit 1"
                     )
 
             killer = asyncio.create_task(kill())
@@ -307,7 +308,7 @@ def test_a_lock_that_is_never_given_leaves_nothing_written(postgres: str) -> Non
 
 def test_a_statement_that_takes_too_long_leaves_nothing_written(postgres: str) -> None:
     async def scenario() -> None:
-        async with opened(postgres, statement_timeout=0.1) as store, owner(postgres) as other:
+        async with opened(postgres, statement_timeout=1, lock_timeout=5) as store, owner(postgres) as other:
             hand = await begun(store)
             async with other.transaction():
                 await other.execute("select 1 from wakes for update")
