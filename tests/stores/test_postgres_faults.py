@@ -109,6 +109,24 @@ def test_a_commit_whose_request_is_lost_is_unknown_and_was_not_written(postgres:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("where", ["request", "reply"])
+def test_a_transaction_whose_commit_is_lost_is_unknown(postgres: str, where: Any) -> None:
+    async def scenario() -> None:
+        async with through(postgres) as (store, proxy, direct):
+            hand = await begun(direct)
+            commit = await hand.prepare(settled())
+            with pytest.raises(OutcomeUnknown):
+                async with store.transaction() as connection:
+                    assert await store.commit_in(connection, [commit], GRACE) == ["ok"]
+                    proxy.cut(where)
+            written = [Started, ActionSettled] if where == "reply" else [Started]
+            assert kinds((await take(direct)).held.rows) == [*written, TakenOver]
+            async with store.transaction() as connection:
+                assert await connection.fetchval("select 1") == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_start_repeated_after_a_lost_reply_is_the_same(postgres: str) -> None:
     async def scenario() -> None:
         async with through(postgres) as (store, proxy, _):
@@ -138,7 +156,7 @@ def test_silence_is_a_lost_connection(postgres: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connections, "SILENCE", 0.1)
 
     async def scenario() -> None:
-        async with through(postgres, statement_timeout=0.3) as (store, proxy, _):
+        async with through(postgres, statement_timeout=1) as (store, proxy, _):
             hand = await begun(store)
             await hand.commit(settled(1))
             commit = await hand.prepare(settled(2))
@@ -163,7 +181,7 @@ def test_a_slow_wire_is_only_slow(postgres: str) -> None:
 
 def test_without_a_server_nothing_was_written(postgres: str) -> None:
     async def scenario() -> None:
-        async with through(postgres, connect_timeout=0.3) as (store, proxy, _):
+        async with through(postgres, connect_timeout=1) as (store, proxy, _):
             await store.start([begin()], GRACE)
             proxy.sever()
             assert proxy._server is not None
@@ -201,7 +219,8 @@ def test_work_goes_on_while_backends_are_killed(postgres: str) -> None:
                     await asyncio.sleep(0.02)
                     await connection.execute(
                         "select pg_terminate_backend(pid) from pg_stat_activity"
-                        " where application_name in ('perdure commits', 'perdure holds') order by random() limit 1"
+                        " where datname = current_database() and application_name in ('perdure commits', 'perdure holds')"
+                        " order by random() limit 1"
                     )
 
             killer = asyncio.create_task(kill())
@@ -289,7 +308,7 @@ def test_a_lock_that_is_never_given_leaves_nothing_written(postgres: str) -> Non
 
 def test_a_statement_that_takes_too_long_leaves_nothing_written(postgres: str) -> None:
     async def scenario() -> None:
-        async with opened(postgres, statement_timeout=0.1) as store, owner(postgres) as other:
+        async with opened(postgres, statement_timeout=1, lock_timeout=5) as store, owner(postgres) as other:
             hand = await begun(store)
             async with other.transaction():
                 await other.execute("select 1 from wakes for update")

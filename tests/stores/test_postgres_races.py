@@ -133,6 +133,42 @@ def test_a_barrier_goes_behind_a_commit_in_flight(postgres: str) -> None:
     play(postgres, 2, body)
 
 
+def test_a_zombie_that_goes_on_writing_holds_up_nobody_else(postgres: str) -> None:
+    async def body(zombie: PostgresStore, other: PostgresStore) -> None:
+        await zombie.start([begin(ONE), begin(TWO)], GRACE)
+        [held] = await zombie.hold([ONE], "w1", 1)
+        assert isinstance(held, Held)
+        async with zombie.transaction() as connection:
+            assert await zombie.commit_in(connection, [step(held, 2)], GRACE) == ["ok"]
+            left, taken = await other.hold([ONE, TWO], "w2", LEASE)
+            assert left == Queued(ONE)
+            assert isinstance(taken, Held)
+        head = await other.head(ONE)
+        assert head is not None
+        assert (head.holder, head.lapses) == (None, 1)
+        assert head.due is not None
+        assert head.due <= await other.now() + 1_000_000
+        assert kinds((await take(other, ONE)).held.rows) == [Started, ActionSettled, TakenOver]
+
+    play(postgres, 2, body)
+
+
+def test_a_hold_that_waits_holds_up_no_park_of_another_worker(postgres: str) -> None:
+    async def body(here: PostgresStore, there: PostgresStore) -> None:
+        busy = await begun(here, ONE)
+        await here.start([begin(TWO)], GRACE)
+        async with here.transaction() as connection:
+            await connection.execute(f"select 1 from {here._sql.schema}.wakes where key = $1 for update", TWO)
+            waiting = asyncio.create_task(there.hold([ONE, TWO], "w2", LEASE))
+            await asyncio.wait([waiting], timeout=0.1)
+            assert await asyncio.wait_for(busy.park(settled()), 1) == "ok"
+            assert not waiting.done()
+        # What was given back while it waited is asked for again.
+        assert all(isinstance(answer, Held) for answer in await waiting)
+
+    play(postgres, 2, body)
+
+
 def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(postgres: str) -> None:
     async def body(store: PostgresStore) -> None:
         for number in range(30):

@@ -53,8 +53,9 @@ def read_address(url: str) -> Address:
 
 
 def masked(url: str) -> str:
-    """An address without its password."""
-    return re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:***@", url)
+    """An address without its password, which may contain anything if it was not encoded."""
+    url = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&][a-z_]*password=)[^&]*", r"\1***", url)
 
 
 def _schema(name: str, value: str) -> str:

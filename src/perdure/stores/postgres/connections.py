@@ -58,6 +58,7 @@ class Line:
         self._prepare = prepare
         self._turn = asyncio.Lock()
         self._connection: Connection = None
+        self._open = True
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
         attempt = 1
@@ -71,10 +72,15 @@ class Line:
             await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
             attempt += 1
 
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which the connection counts as lost."""
+        return self._address.statement_timeout + SILENCE
+
     async def _once(self, work: Callable[[Connection], Awaitable[T]], writes: bool) -> T:
         connection = await self.connected()
         try:
-            async with asyncio.timeout(self._address.statement_timeout + SILENCE):
+            async with asyncio.timeout(self.patience):
                 if self._prepare is not None:
                     await self._prepare(connection)
                 return await work(connection)
@@ -91,6 +97,8 @@ class Line:
 
     async def connected(self) -> Connection:
         """The connection, made again if it is gone."""
+        if not self._open:
+            raise StoreError("the store is not open: await store.open() first, and do not use it after close()")
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._reconnect()
         return self._connection
@@ -116,6 +124,7 @@ class Line:
             connection.terminate()
 
     async def close(self) -> None:
+        self._open = False
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is not None and not connection.is_closed():

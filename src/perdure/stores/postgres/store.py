@@ -7,6 +7,7 @@ holds a refusal is not written: what is refused gets its answer, and the rest is
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import starmap
@@ -18,29 +19,30 @@ from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
     Backlog,
-    Busy,
     Commit,
     Due,
     Gone,
     Head,
-    Held,
     HoldAnswer,
     Mail,
     Outcome,
     Query,
-    Queued,
     Row,
     Sent,
     Start,
     Started,
 )
-from perdure.errors import StoreUnavailable
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
+from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
 from perdure.stores.postgres.connections import Connection, Line, Lines
+from perdure.stores.postgres.statements import Statements
 
 #: How often a group is sent again because somebody else wrote in one of its logs meanwhile.
 ROUNDS = 8
+#: Seconds before an end that met a sender in flight is answered, if there is nothing else to do.
+PAUSE = 0.02
 _TAKEN_OVER = events.write(TakenOver(holder="", lapses=0))[0]
 
 
@@ -55,7 +57,7 @@ class PostgresStore:
         self.address = read_address(url)
         self._clock = clock
         self._last = 0
-        self._sql = _Statements(f'"{self.address.schema}"')
+        self._sql = Statements(f'"{self.address.schema}"')
         self._make_lines()
 
     def _make_lines(self) -> None:
@@ -150,7 +152,7 @@ class PostgresStore:
             await connection.fetch(self._sql.send, *columns.mail_columns(mail), grace)
         ):
             one = mail[place - 1]
-            answers[place - 1] = _sent(one, fresh and (one.key, one.id) not in seen, queue, holder, sha, version)
+            answers[place - 1] = sent(one, fresh and (one.key, one.id) not in seen, queue, holder, sha, version)
             seen.add((one.key, one.id))
         return answers
 
@@ -163,9 +165,26 @@ class PostgresStore:
             return []
         # A key named twice is held once: a second hold by the same worker would write a barrier.
         once = sorted(set(keys))
-        remembered = [(known or {}).get(key, (None, None)) for key in once]
+        answers: dict[str, HoldAnswer] = {}
+        for _ in range(ROUNDS):
+            try:
+                records = await self._hold(once, me, lease, known or {})
+            except StoreError:
+                if not answers:
+                    raise
+                break  # what is held already must be told; the rest will be due again
+            answers |= hold_answers(records)
+            once = [key for what, key, *_ in records if what == AGAIN]
+            if not once:
+                break
+        return [answers.get(key) or Gone(key) for key in keys]
+
+    async def _hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]]
+    ) -> Sequence[Any]:
+        remembered = [known.get(key, (None, None)) for key in keys]
         parameters = (
-            once,
+            keys,
             [version for version, _ in remembered],
             [token for _, token in remembered],
             me,
@@ -173,9 +192,8 @@ class PostgresStore:
             _TAKEN_OVER,
             sorted(PROGRESS),
         )
-        records = await self._holds.run(lambda c: c.fetch(self._sql.hold, *parameters), writes=True)
-        answers = _hold_answers(records)
-        return [answers.get(key) or Gone(key) for key in keys]
+        records: Sequence[Any] = await self._holds.run(lambda c: c.fetch(self._sql.hold, *parameters), writes=True)
+        return records
 
     async def renew(self, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
         if not holds:
@@ -219,9 +237,11 @@ class PostgresStore:
                 careful = True
                 answers.update((commit.key, "stale") for commit in rest if columns.folds_twice(commit))
             else:
-                answers.update((key, "mail" if answer == "park" else answer) for key, answer in refusals)
+                answers.update((key, _OUTCOMES[answer]) for key, answer in refusals)
                 if all(answer == "park" for _, answer in refusals):
                     break
+                if len(refusals) == len(rest) and all(answer == "busy" for _, answer in refusals):
+                    await asyncio.sleep(PAUSE)  # whoever asks again at once would ask all the time
             rest = [commit for commit in rest if commit.key not in answers]
         else:
             raise StoreUnavailable(
@@ -314,14 +334,22 @@ class PostgresStore:
                 await _roll_back(line, transaction)
                 raise
             try:
-                await transaction.commit()
+                async with asyncio.timeout(line.patience):
+                    await transaction.commit()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 if trouble.lost(error):
                     line.drop()
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
 
 
-_Refusal = Literal["mail", "early", "stale", "park"]
+_Refusal = Literal["mail", "early", "stale", "park", "busy"]
+_OUTCOMES: dict[_Refusal, Outcome] = {
+    "park": "mail",
+    "busy": "mail",
+    "mail": "mail",
+    "early": "early",
+    "stale": "stale",
+}
 _Within = Callable[[Connection], AbstractAsyncContextManager[Any]]
 
 
@@ -342,79 +370,11 @@ async def _begin(connection: Connection) -> tuple[Connection, Any]:
 
 async def _roll_back(line: Line, transaction: Any) -> None:
     try:
-        await transaction.rollback()
+        async with asyncio.timeout(line.patience):
+            await transaction.rollback()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         line.drop()  # the server rolls back what has lost its connection
 
 
 def _key(commit: Commit) -> str:
     return commit.key
-
-
-def _sent(mail: Mail, fresh: bool, queue: str | None, holder: str | None, sha: str | None, version: int | None) -> Sent:
-    if queue is None:
-        return Sent("missing")
-    if fresh:
-        return Sent("accepted", queue, holder)
-    if sha is not None:
-        return Sent("duplicate" if sha == mail.sha else "conflict", queue, holder)
-    if version is not None:
-        return Sent("duplicate", queue, holder, version)
-    return Sent("ended", queue)
-
-
-def _hold_answers(records: Sequence[Any]) -> dict[str, HoldAnswer]:
-    answers: dict[str, HoldAnswer] = {}
-    rows: dict[str, list[Row]] = {}
-    mail: dict[str, list[Mail]] = {}
-    for what, key, n, kind, at, fence, a, b, c, d, data in records:
-        match what:
-            case 0:
-                rows[key], mail[key] = [], []
-                answers[key] = Held(key, n, a, b, kind, c, rows[key], mail[key], d, at, fence is not None)
-            case 1:
-                rows[key].append(Row(n, kind, data, at, fence, a))
-            case 2:
-                mail[key].append(Mail(key, a, data, b))
-            case 3:
-                answers[key] = Busy(key, a)
-            case _:
-                answers[key] = Queued(key)
-    return answers
-
-
-class _Statements:
-    """Every statement with the schema's name in it: they mean the same whatever the search path is."""
-
-    def __init__(self, schema: str) -> None:
-        def call(name: str, count: int) -> str:
-            return f"select * from {schema}.{name}({', '.join(f'${n + 1}' for n in range(count))})"
-
-        self.schema = schema
-        self.now = f"select {schema}.now_us()"
-        self.notify = "select pg_notify($1, '')"
-        self.test_clock = (
-            f"create or replace function {schema}.now_us() returns bigint language sql volatile as"
-            " $$ select current_setting('perdure.now')::bigint $$"
-        )
-        self.start = call("start", 23)
-        self.send = call("send", 5)
-        self.hold = call("hold", 7)
-        self.renew = call("renew", 3)
-        self.release = f"select {schema}.release($1, $2)"
-        self.commit_group = call("commit_group", 29)
-        self.commit_family = call("commit_family", 56)
-        self.claim = call("claim", 4)
-        self.next_due = call("next_due", 2)
-        self.backlog = call("backlog", 0)
-        self.steps = (
-            f"insert into {schema}.events (key, version, type, data, at, fence, message_id) select * from"
-            " unnest($1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::text[])"
-        )
-        self.mail = call("unread", 1)
-        self.read = (
-            f"select version, type, data, at, fence, message_id from {schema}.events"
-            " where key = $1 and version > $2 and version <= coalesce($3, 9223372036854775807)"
-            " order by version limit $4"
-        )
-        self.head = search.head_statement(schema)

@@ -38,7 +38,7 @@ class PostgresServer:
         self._settings = settings or {}
         self._folder: Path | None = None
         self._port = 0
-        self._warden: subprocess.Popen[str] | None = None
+        self._warden: subprocess.Popen[Any] | None = None
 
     def __enter__(self) -> PostgresServer:
         self.start()

@@ -91,12 +91,14 @@ begin
   end if;
 end $$;
 
--- Writes a TakenOver row behind whatever a former holder wrote, and waits for what it is still writing. Answers the
--- lapses that count: progress since the last take-over leaves one.
+-- Writes a TakenOver row behind whatever a former holder wrote, and waits for what it is still writing, but not for
+-- long: its transaction may be one of somebody else's. Answers the lapses that count (progress since the last take-over
+-- leaves one), or nothing if there was no getting in.
 create function take_over(k text, me text, token bigint, lapsed int, taken_over smallint, progress smallint[])
 returns int language plpgsql
 set search_path from current
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set lock_timeout = '500ms'
 as $$
 declare
   counted int;
@@ -108,11 +110,15 @@ begin
       where e.key = k and (e.type % 1000 = taken_over % 1000 or e.type % 1000 = any (progress))
       order by e.version desc limit 1;
     counted := case when newest = any (progress) then least(lapsed, 1) else lapsed end;
-    insert into events (key, version, type, data, at, fence)
-      select k, max(e.version) + 1, taken_over,
-             convert_to(format('{"holder":%s,"lapses":%s}', to_json(me), counted), 'UTF8'), now_us(), token
-      from events e where e.key = k
-      on conflict do nothing;
+    begin
+      insert into events (key, version, type, data, at, fence)
+        select k, max(e.version) + 1, taken_over,
+               convert_to(format('{"holder":%s,"lapses":%s}', to_json(me), counted), 'UTF8'), now_us(), token
+        from events e where e.key = k
+        on conflict do nothing;
+    exception when lock_not_available then
+      return null;
+    end;
     exit when found;
   end loop;
   if counted <> lapsed then
@@ -123,7 +129,8 @@ end $$;
 
 -- Holds, bars former holders, reads. What comes back: 0 a hold (n token, kind lapses, a definition, b queue, c status,
 -- d parent, at its ref), 1 a row of a log (n version, kind type, a message id), 2 a mail (a id, b sha), 3 busy
--- (a holder), 4 queued. A key that does not come back is gone.
+-- (a holder), 4 queued, 5 given back at this very moment: ask again. A key that does not come back is gone. What others
+-- hold is not locked, so that nobody's park waits for this.
 create function hold(
   keys text[], known_versions bigint[], known_tokens bigint[], me text, lease bigint, taken_over smallint,
   progress smallint[])
@@ -135,66 +142,74 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_has
 as $$
 #variable_conflict use_column
 declare
-  now bigint;
+  now bigint := now_us();
   there text[];
   unclean boolean[];
   known bigint[];
   line text[];
-  held text[];
+  held text[] := '{}';
   tokens bigint[];
   lapsed int[];
   after bigint[];
-  waiting text[];
+  waiting text[] := '{}';
+  counted int;
 begin
   select array_agg(q.key), array_agg(q.unclean), array_agg(q.known), array_agg(distinct q.lane)
       filter (where q.lane is not null) into there, unclean, known, line
     from (select w.key, w.holder is not null or w.lapses > 0 as unclean,
                  case when w.token = u.t then u.v end as known, w.lane
           from unnest(keys, known_versions, known_tokens) u(k, v, t) join wakes w on w.key = u.k
+          where w.holder is null or w.holder = me or w.due <= now
           order by w.key for no key update of w) q;
-  if there is null then
-    return;
-  end if;
   if line is not null then
     -- Two that think themselves the first of a lane, because neither saw the other start, come here one by one.
     perform pg_advisory_xact_lock(hashtextextended(l, 0)) from (select l from unnest(line) l order by l) q;
   end if;
   now := now_us();
-  with taken as (
-    update wakes w set holder = me, token = w.token + 1, due = now + lease, hints = 0,
-           lapses = w.lapses + (w.holder <> me and w.holder is not null)::int,
-           born = case when w.lane is null then w.born else 0 end
-      from unnest(there, unclean, known) u(k, dirty, v)
-      where w.key = u.k and (w.holder is null or w.holder = me or w.due <= now)
-        and (w.lane is null or not exists (
-              select 1 from wakes f where f.lane = w.lane and (f.born, f.key) < (w.born, w.key)))
-      returning w.key, w.token, w.lapses, u.dirty, u.v)
-    select coalesce(array_agg(t.key), '{}'), array_agg(t.token), array_agg(t.lapses), array_agg(t.dirty),
-           array_agg(t.v)
-      into held, tokens, lapsed, unclean, after from taken t;
+  if there is not null then
+    with taken as (
+      update wakes w set holder = me, token = w.token + 1, due = now + lease, hints = 0,
+             lapses = w.lapses + (w.holder <> me and w.holder is not null)::int,
+             born = case when w.lane is null then w.born else 0 end
+        from unnest(there, unclean, known) u(k, dirty, v)
+        where w.key = u.k and (w.lane is null or not exists (
+                select 1 from wakes f where f.lane = w.lane and (f.born, f.key) < (w.born, w.key)))
+        returning w.key, w.token, w.lapses, u.dirty, u.v)
+      select coalesce(array_agg(t.key), '{}'), array_agg(t.token), array_agg(t.lapses), array_agg(t.dirty),
+             array_agg(t.v)
+        into held, tokens, lapsed, unclean, after from taken t;
+  end if;
   if cardinality(held) < cardinality(there) then
-    return query
-      select 3::smallint, w.key, null::bigint, null::int, null::bigint, null::bigint, w.holder, null, null, null,
-             null::bytea
-      from unnest(there) u(k) join wakes w on w.key = u.k where w.holder <> me and w.due > now;
-    with quiet as (
-      update wakes w set due = null, hints = 0 from unnest(there) u(k)
-        where w.key = u.k and (w.holder is null or w.holder = me or w.due <= now) and w.key <> all (held)
-        returning w.key)
-      select array_agg(quiet.key) into waiting from quiet;
-    -- Their mail must not wake them either, before the end of another makes them due.
+    -- They wait for their lane. Their mail must not wake them either, before the end of another makes them due.
+    select array_agg(k) into waiting from unnest(there) k where k <> all (held);
+    update wakes w set due = null, hints = 0 from unnest(waiting) u(k) where w.key = u.k;
     update messages m set due = null from unnest(waiting) u(k) where m.key = u.k;
+  end if;
+  if cardinality(held) + cardinality(waiting) < cardinality(keys) then
     return query
-      select 4::smallint, u.k, null::bigint, null::int, null::bigint, null::bigint, null, null, null, null, null::bytea
-      from unnest(waiting) u(k);
+      select case when w.holder is not null and w.due > now then 3 else 5 end::smallint, w.key, null::bigint,
+             null::int, null::bigint, null::bigint, w.holder, null, null, null, null::bytea
+      from unnest(keys) u(k) join wakes w on w.key = u.k where u.k <> all (held) and u.k <> all (waiting);
   end if;
   if true = any (unclean) then
     for i in 1 .. cardinality(held) loop
       if unclean[i] then
-        lapsed[i] := take_over(held[i], me, tokens[i], lapsed[i], taken_over, progress);
+        counted := take_over(held[i], me, tokens[i], lapsed[i], taken_over, progress);
+        if counted is null then
+          -- Somebody is still writing. The others are held; this one has another try in a second, and because of its
+          -- lapse it does not count as clean.
+          update wakes w set holder = null, due = now + 1000000, lapses = greatest(w.lapses, 1) where w.key = held[i];
+          waiting := waiting || held[i];
+          held[i] := null;
+        else
+          lapsed[i] := counted;
+        end if;
       end if;
     end loop;
   end if;
+  return query
+    select 4::smallint, u.k, null::bigint, null::int, null::bigint, null::bigint, null, null, null, null, null::bytea
+    from unnest(waiting) u(k);
   return query
     select 0::smallint, h.key, u.t, u.l, h.parent_ref,
            case when line is not null then

@@ -1,7 +1,7 @@
 -- The group commit and the search for what is due. The rules are those of the verbs before.
 
 -- Everything that a group of executions writes, or nothing: if one of them has to be refused, nothing is written and
--- the refusals come back as (execution, answer); the caller repeats the rest. Only a park that is refused because mail
+-- the refusals come back as (execution, answer); the caller repeats the rest. 'busy' is an end that met a sender. Only a park that is refused because mail
 -- waits lets the others, and its own rows, through: it comes back as (execution, 'park').
 --
 -- `careful` looks at the log before it writes. Without it an occupied version is found by the primary key: the error
@@ -42,14 +42,14 @@ begin
   end if;
   if end_keys <> '{}' then
     -- A sender's lock keeps us out, and its transaction may be a long one of somebody else's: that is no reason for the
-    -- whole group to wait. The execution is told that mail is on its way.
+    -- whole group to wait. Mail is on its way to this execution.
     select coalesce(array_agg(q.key), '{}') into ours
       from (select w.key from unnest(end_keys, end_tokens) u(k, t) join wakes w on w.key = u.k
             where w.token = u.t and w.holder is not null for update of w skip locked) q;
     if cardinality(ours) < cardinality(end_keys) then
       refused := true;
       return query
-        select u.k, case when w.key is null then 'stale' else 'mail' end
+        select u.k, case when w.key is null then 'stale' else 'busy' end
         from unnest(end_keys, end_tokens) u(k, t)
         left join wakes w on w.key = u.k and w.token = u.t and w.holder is not null
         where u.k <> all (ours);
