@@ -16,8 +16,8 @@ from perdure.streams.redis import RedisStream, house, stream as adapter
 from perdure.streams.redis.hand import STALLED, Entry, Hand
 from perdure.streams.redis.keys import Keys
 from perdure.testing.contract import StreamContract
-from perdure.testing.servers.valkey import ValkeyServer, private_cluster
-from tests.streams.redis_world import World, got, new_prefix, play, until
+from perdure.testing.servers.valkey import ValkeyServer, new_prefix, private_cluster
+from tests.streams.redis_world import World, got, play, until
 
 
 class TestRedisStream(StreamContract):

@@ -124,7 +124,7 @@ def test_what_is_in_hand_does_not_come_again_with_a_new_connection(own: ValkeySe
         await client.publish([ONE])
         assert await worker.receive(10) == [ONE]
         await world.client.client_kill_filter(_type="normal", skipme=True)
-        await told_to_look(worker)
+        assert ONE not in await told_to_look(worker)
         await client.publish([TWO])
         assert await got(worker) == [TWO]
 
