@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from redis.asyncio import Redis
 
 from perdure.core.records import Hint
 from perdure.streams.redis import RedisStream
+from perdure.testing.servers.valkey import new_prefix
 
 
 class World:
@@ -69,11 +69,6 @@ def play(url: str, body: Callable[[World], Awaitable[None]], limit: float = 20) 
     asyncio.run(scenario())
 
 
-def new_prefix() -> str:
-    """Nobody else's."""
-    return f"test-{uuid.uuid4().hex[:12]}"
-
-
 async def got(stream: RedisStream, count: int = 1, limit: float = 5) -> list[Hint]:
     """Receive and ack so many hints that are not just a call to look."""
     hints: list[Hint] = []
@@ -85,10 +80,13 @@ async def got(stream: RedisStream, count: int = 1, limit: float = 5) -> list[Hin
     return hints
 
 
-async def told_to_look(stream: RedisStream, queue: str = "default", limit: float = 5) -> None:
+async def told_to_look(stream: RedisStream, queue: str = "default", limit: float = 5) -> list[Hint]:
+    """Wait for the call to look, and return what came until then."""
+    came: list[Hint] = []
     async with asyncio.timeout(limit):
-        while Hint("", queue) not in await stream.receive(100):
-            pass
+        while Hint("", queue) not in came:
+            came += await stream.receive(100)
+    return came
 
 
 async def until(true: Callable[[], Any], limit: float = 5) -> None:

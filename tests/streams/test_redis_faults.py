@@ -118,6 +118,19 @@ def test_closed_connections_lose_nothing(own: ValkeyServer) -> None:
     play(own.url, body)
 
 
+def test_what_is_in_hand_does_not_come_again_with_a_new_connection(own: ValkeyServer) -> None:
+    async def body(world: World) -> None:
+        worker, client = await world.open("w1", "default", block=5), await world.open("client")
+        await client.publish([ONE])
+        assert await worker.receive(10) == [ONE]
+        await world.client.client_kill_filter(_type="normal", skipme=True)
+        assert ONE not in await told_to_look(worker)
+        await client.publish([TWO])
+        assert await got(worker) == [TWO]
+
+    play(own.url, body)
+
+
 # The server is away.
 
 
@@ -293,6 +306,18 @@ def test_a_key_that_was_misused_before_we_came_is_named(own: ValkeyServer) -> No
         assert world.queue("slow") in worker.trouble
         await client.publish([ONE])
         assert await got(worker) == [ONE]
+
+    play(own.url, body)
+
+
+def test_a_misused_key_does_not_keep_what_is_forgotten_from_being_claimed(own: ValkeyServer) -> None:
+    async def body(world: World) -> None:
+        await world.client.set(world.queue("a"), "theirs")
+        await world.client.xgroup_create(world.queue("b"), "workers", "0", mkstream=True)
+        await world.fill(1, "b")
+        await world.client.xreadgroup("workers", "dead", {world.queue("b"): ">"})
+        worker = await world.open("w1", "a", "b", lease=0.1)
+        assert await got(worker) == [Hint("acme/1", "b")]
 
     play(own.url, body)
 

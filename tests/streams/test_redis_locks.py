@@ -7,8 +7,7 @@ import pytest
 
 from perdure.errors import SettingsError, StoreUnavailable
 from perdure.streams.redis.locks import Lock, RedisLocks
-from perdure.testing.servers.valkey import ValkeyServer
-from tests.streams.redis_world import new_prefix
+from perdure.testing.servers.valkey import ValkeyServer, new_prefix
 
 
 def play(url: str, body: Callable[[RedisLocks], Awaitable[None]]) -> None:

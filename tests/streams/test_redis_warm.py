@@ -8,8 +8,8 @@ import pytest
 
 from perdure.streams.redis import warm
 from perdure.streams.redis.warm import WarmCache
-from perdure.testing.servers.valkey import ValkeyServer
-from tests.streams.redis_world import new_prefix, until
+from perdure.testing.servers.valkey import ValkeyServer, new_prefix
+from tests.streams.redis_world import until
 
 
 def play(url: str, body: Callable[[WarmCache], Awaitable[None]]) -> None:

@@ -10,8 +10,7 @@ from perdure import Perdure, action, workflow
 from perdure.core.records import HoldAnswer
 from perdure.stores.memory import MemoryStore
 from perdure.streams.redis import RedisStream
-from perdure.testing.servers.valkey import ValkeyServer
-from tests.streams.redis_world import new_prefix
+from perdure.testing.servers.valkey import ValkeyServer, new_prefix
 
 
 @action

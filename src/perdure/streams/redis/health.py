@@ -13,7 +13,7 @@ log = logging.getLogger("perdure.streams")
 
 
 class Health:
-    """What is wrong with each part; `recovered` is called when the last trouble is over."""
+    """What is wrong with each part; `recovered` is called when one of them is well again."""
 
     def __init__(self, recovered: Callable[[], None]) -> None:
         self._recovered = recovered
@@ -31,6 +31,8 @@ class Health:
             log.warning("hints do not get through, work is found a little later: %s", trouble)
 
     def good(self, part: str) -> None:
-        if self._troubles.pop(part, None) is not None and not self._troubles:
+        if self._troubles.pop(part, None) is None:
+            return
+        if not self._troubles:
             log.info("hints get through again")
-            self._recovered()
+        self._recovered()

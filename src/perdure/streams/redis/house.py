@@ -11,6 +11,9 @@ import asyncio
 import logging
 import math
 import random
+from contextlib import suppress
+
+from redis.exceptions import ResponseError
 
 from perdure.streams.redis.arrivals import Arrivals
 from perdure.streams.redis.hand import Hand
@@ -64,9 +67,10 @@ class House:
                 return
             cursor = self._cursors.get(stream, b"0-0")
             count = ("COUNT", min(self._pace.batch, room))
-            reply = await self._server.call("XAUTOCLAIM", stream, self._group, self._me, idle, cursor, *count)
-            self._cursors[stream] = reply[0]
-            self._arrivals.come(stream, reply[1])
+            with suppress(ResponseError):  # one misused key does not stop the others
+                reply = await self._server.call("XAUTOCLAIM", stream, self._group, self._me, idle, cursor, *count)
+                self._cursors[stream] = reply[0]
+                self._arrivals.come(stream, reply[1])
 
     async def bury(self) -> None:
         """Remove consumers that will not come back."""

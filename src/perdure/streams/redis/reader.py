@@ -21,7 +21,7 @@ from perdure.streams.redis.arrivals import Arrivals, streams_of
 from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
-from perdure.streams.redis.server import FAILURES, Command, Server, explain, misused, vanished
+from perdure.streams.redis.server import FAILURES, Command, Server, explain, misused
 
 #: The longest pause between two tries to connect, in seconds.
 PAUSE = 1.0
@@ -66,7 +66,6 @@ class Reader:
         self._look_again = 0.0
         self._part = f"reading {streams[0]}"
         self._prepared = False
-        self._missed = False  # hints, because there was no stream to put them into
         self.narrow = False  # the queues are left out of the read that is under way
 
     async def run(self) -> None:
@@ -79,7 +78,8 @@ class Reader:
                 pause = 0.0
                 continue
             except FAILURES as error:
-                await self._failed(error, at_once=not pause)
+                self.report(explain(error, self._server.place))
+                await self._server.hang_up()
             except SettingsError as error:
                 self._health.bad(self._part, str(error))
             except Exception:
@@ -112,9 +112,6 @@ class Reader:
             self._misused.add(str(command[2]))
         await self._take_up_pending()
         self._prepared = True
-        if self._missed:
-            self._missed = False
-            self._arrivals.look()
         self._look_again = time.monotonic() + MENDED
         if self._misused:
             names = ", ".join(sorted(self._misused))
@@ -157,14 +154,6 @@ class Reader:
         group = ("GROUP", self._keys.group, self._me)
         first = next(iter(streams))
         return await self._server.call("XREADGROUP", *group, *how, "STREAMS", *streams, *streams.values(), key=first)
-
-    async def _failed(self, error: Exception, at_once: bool) -> None:
-        if vanished(error) and at_once:
-            log.info("%s", explain(error, self._server.place))
-            self._missed = True
-            return
-        self._health.bad(self._part, explain(error, self._server.place))
-        await self._server.hang_up()
 
     def _readable(self, streams: Iterable[str]) -> list[str]:
         return [stream for stream in streams if stream not in self._misused]

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ GIVEN = "PERDURE_TEST_REDIS"
 #: How long a server may take to start or to end, in seconds.
 PATIENCE = 10.0
 SLOTS = 16384
+#: What all keys of this run of the tests begin with.
+_OURS = f"test-{uuid.uuid4().hex[:8]}"
 
 
 class ValkeyServer:
@@ -104,12 +107,28 @@ class ValkeyServer:
 
 @contextmanager
 def shared_server() -> Iterator[str]:
-    """The address of a server for tests that only use keys of their own."""
+    """The address of a server for tests that only use keys of their own, with `new_prefix`."""
     if given := os.environ.get(GIVEN):
-        yield given
+        try:
+            yield given
+        finally:
+            _clean_up(given)
         return
     with ValkeyServer() as server:
         yield server.url
+
+
+def new_prefix() -> str:
+    """A prefix that is nobody else's; its keys are removed from a server that we were given."""
+    return f"{_OURS}-{uuid.uuid4().hex[:12]}"
+
+
+def _clean_up(url: str) -> None:
+    from redis import Redis
+
+    with Redis.from_url(url) as client:
+        for key in client.scan_iter(f"*{_OURS}-*", count=1000):
+            client.delete(key)
 
 
 @contextmanager
