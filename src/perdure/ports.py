@@ -124,6 +124,8 @@ class Locks(Protocol):
         """Token, fence and end of the lease, if one runs."""
         ...
 
+    async def close(self) -> None: ...
+
 
 @runtime_checkable
 class Joining(Protocol):

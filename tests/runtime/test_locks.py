@@ -3,13 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure import LockLost, LockTaken, Perdure, action, workflow
+from perdure.errors import SettingsError
+from perdure.ports import Locks
 from perdure.runtime.locks import StoreLocks
+from perdure.stores.memory import MemoryStore
+from perdure.stores.postgres import PostgresStore
 from perdure.testing import World
+from perdure.testing.contract import LocksContract
+
+
+class TestLocksInMemory(LocksContract):
+    async def make_locks(self) -> Locks:
+        return StoreLocks(MemoryStore(), "default")
+
+
+class TestLocksOnPostgres(LocksContract):
+    @pytest.fixture(autouse=True)
+    def _given(self, postgres: str) -> None:
+        self.store = PostgresStore(postgres)
+
+    async def make_locks(self) -> Locks:
+        await self.store.open()
+        return StoreLocks(self.store, "default")
+
+    async def play(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+        try:
+            await super().play(body)
+        finally:
+            await self.store.close()
+
+
+def test_a_deployment_may_keep_its_locks_in_redis(redis_url: str) -> None:
+    async def body() -> None:
+        prefix = f"locks-{os.getpid()}"
+        here, there = (Perdure("memory://", stream=redis_url, stream_prefix=prefix, locks="stream") for _ in range(2))
+        async with here, there, here.lock("printer", lease="1m"):
+            state = await there.lock("printer").look()
+            assert state is not None
+            assert state.holder.startswith(here.me)
+            with pytest.raises(LockTaken):
+                await there.lock("printer").acquire()
+
+    asyncio.run(body())
+
+
+def test_locks_in_a_stream_need_one() -> None:
+    with pytest.raises(SettingsError, match="locks"):
+        Perdure("memory://", locks="stream")
 
 
 def test_locks_on_sqlite_exclude_each_other_across_applications(tmp_path: Path) -> None:

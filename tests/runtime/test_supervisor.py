@@ -214,11 +214,18 @@ def test_a_loop_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatc
 # --- the supervisor alone --------------------------------------------------------------------------------------------
 
 
-def supervise(*programs: str, until_file: Path, lines: int, drain: float = 0.0, signals: int = 1) -> int:
+def supervise(
+    *programs: str,
+    until_file: Path,
+    lines: int,
+    drain: float = 0.0,
+    signals: int = 1,
+    and_until: Callable[[], bool] = lambda: True,
+) -> int:
     """Run programs until their file has so many lines; gives the exit code."""
 
     def stop() -> None:
-        until(lambda: until_file.exists() and len(until_file.read_text().splitlines()) >= lines)
+        until(lambda: until_file.exists() and len(until_file.read_text().splitlines()) >= lines and and_until())
         for _ in range(signals):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)
@@ -263,10 +270,17 @@ def test_the_worst_code_is_the_code(tmp_path: Path) -> None:
     assert supervise(good, bad, good, until_file=tmp_path / "lines", lines=3) == 4
 
 
-def test_one_that_waits_to_be_started_again_is_not_and_does_not_count(tmp_path: Path) -> None:
-    fails = LINE + "sys.exit(5)"
-    good = LINE + "sys.stdin.read(1)"
-    assert supervise(fails, good, until_file=tmp_path / "lines", lines=3) == 0
+def test_one_that_waits_to_be_started_again_is_not_and_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST", 600)
+
+    def waits() -> bool:
+        return any("starting it again" in record.getMessage() for record in caplog.records)
+
+    with caplog.at_level(logging.WARNING, "perdure.supervisor"):
+        good = LINE + "sys.stdin.read(1)"
+        assert supervise(LINE + "sys.exit(5)", good, until_file=tmp_path / "lines", lines=2, and_until=waits) == 0
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from perdure.errors import (
 )
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
-from perdure.ports import Joining, Store, Stream
+from perdure.ports import Joining, Locks, Store, Stream
 from perdure.runtime import dead as letters, urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
@@ -102,6 +102,8 @@ class Perdure:
         _apps.add(self)
         self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
         self.worker: Worker | None = None
+        self._locks: dict[str, Locks] = {}
+        urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
@@ -148,6 +150,8 @@ class Perdure:
             return
         await self._hang_up()
         await self.states.close()
+        for locks in self._locks.values():
+            await locks.close()
         await self.store.close()
         self._opened = self._opened_by = None
 
@@ -447,9 +451,10 @@ class Perdure:
         checked = _checked(_LOCK, name, "name of a lock")
         limit = None if most is None else seconds(most)
         news = News(home, self.stream, self.news)
-        return Lock(
-            StoreLocks(self.store, home), checked, self.me, seconds(lease), seconds(wait), limit, news, self.open
-        )
+        locks = self._locks.get(home)
+        if locks is None:
+            locks = self._locks[home] = urls.locks(self.settings, home) or StoreLocks(self.store, home)
+        return Lock(locks, checked, self.me, seconds(lease), seconds(wait), limit, news, self.open)
 
     # Dead letters.
 

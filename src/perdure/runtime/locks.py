@@ -225,6 +225,9 @@ class StoreLocks:
         await self._store.release([(key, fence)])
         return True
 
+    async def close(self) -> None:
+        pass  # the store is not ours
+
     async def look(self, name: str) -> tuple[str, int, int] | None:
         head = await self._store.head(key_of_lock(self._tenant, name))
         if head is None or head.holder is None or head.due is None:

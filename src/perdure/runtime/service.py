@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from perdure.errors import SettingsError
@@ -148,10 +148,20 @@ class _Signals:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                with contextlib.suppress(NotImplementedError):
-                    loop.remove_signal_handler(number)
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            self._restore(loop, before)
+
+    def _restore(self, loop: asyncio.AbstractEventLoop, before: Mapping[signal.Signals, Any]) -> None:
+        """Under a supervisor a late signal means nothing any more: what ends well is not to look killed."""
+        blocked = hasattr(signal, "pthread_sigmask")
+        if blocked:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        for number, handler in before.items():
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+            after = signal.SIG_DFL if handler is None else handler
+            signal.signal(number, after if self._orders is None else signal.SIG_IGN)
+        if blocked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def run(

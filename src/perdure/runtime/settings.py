@@ -39,6 +39,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stream_idle: Seconds | None = None
     stream_reclaim: bool = True
     warm: Seconds = 300.0
+    locks: Literal["store", "stream"] = "store"
     tenant: str = "default"
     queues: str = "default"
     processes: Count = 1
@@ -95,6 +96,7 @@ MEANING = {
     "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",
     "stream_reclaim": "whether a worker claims such hints",
     "warm": "how long the shared cache keeps the state of an execution that rests",
+    "locks": "where locks are kept: store, or stream for Redis (quicker, but Redis may forget them)",
     "tenant": "the tenant of calls that name none",
     "queues": "the queues that a worker serves, separated by commas",
     "processes": "worker processes that one `perdure worker` starts and keeps alive",

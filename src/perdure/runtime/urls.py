@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from perdure.errors import SettingsError
-from perdure.ports import Store, Stream
+from perdure.ports import Locks, Store, Stream
 
 if TYPE_CHECKING:
     from perdure.runtime.settings import Settings
@@ -89,6 +89,17 @@ def stream(settings: Settings) -> Stream:
         lease=settings.lease,
         idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
     )
+
+
+def locks(settings: Settings, tenant: str) -> Locks | None:
+    """Locks outside of the store, if the settings say so."""
+    if settings.locks == "store":
+        return None
+    if urlsplit(settings.stream).scheme not in REDIS:
+        raise SettingsError("locks = stream needs a stream: set it to redis://…, or keep locks in the store")
+    from perdure.streams.redis.locks import RedisLocks
+
+    return RedisLocks(settings.stream, prefix=settings.stream_prefix, tenant=tenant)
 
 
 def warm(settings: Settings) -> Cache | None:

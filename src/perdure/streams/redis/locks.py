@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from msgspec import Struct
 from redis import exceptions
 
 from perdure.errors import StoreUnavailable
@@ -37,58 +36,53 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return fence
 """
 _EXTEND = """
-if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return 0 end
+local held = redis.call('HMGET', KEYS[1], 'holder', 'fence')
+if held[1] ~= ARGV[1] or held[2] ~= ARGV[3] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 _DROP = """
-if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return 0 end
+local held = redis.call('HMGET', KEYS[1], 'holder', 'fence')
+if held[1] ~= ARGV[1] or held[2] ~= ARGV[3] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 _LOOK = """
 local held = redis.call('HMGET', KEYS[1], 'holder', 'fence')
-return {held[1], held[2], redis.call('PTTL', KEYS[1])}
+local time = redis.call('TIME')
+local left = math.max(redis.call('PTTL', KEYS[1]), 0)
+return {held[1], held[2], string.format('%.0f', time[1] * 1000000 + time[2] + left * 1000)}
 """
 
 
-class Lock(Struct, frozen=True):
-    """A lock that somebody has, for `ttl` more seconds."""
-
-    holder: str
-    fence: int
-    ttl: float
-
-
 class RedisLocks:
-    """The locks of one prefix. Every call raises StoreUnavailable while Redis is out of reach."""
+    """The Locks of one prefix and tenant. Every call raises StoreUnavailable while Redis is out of reach.
 
-    def __init__(self, url: str, *, prefix: str = "perdure", timeout: float = TIMEOUT) -> None:
+    A second `take` by the same token gives the same fence: whoever repeats a call whose answer got lost does no harm.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "perdure", tenant: str = "default", timeout: float = TIMEOUT) -> None:
         check_prefix(prefix)
-        self._prefix = prefix
+        self._place = f"{prefix}:lock:{tenant}"
         self._server = Server(url, timeout)
 
-    async def take(self, name: str, holder: str, ttl: float) -> int | None:
-        """The fence, if the lock was free or is the holder's own; then it is held for `ttl` seconds from now."""
-        fence = await self._run(_TAKE, name, holder, _ms(ttl))
+    async def take(self, name: str, token: str, lease: int) -> int | None:
+        fence = await self._run(_TAKE, name, token, _ms(lease))
         return None if fence is None else int(fence)
 
-    async def extend(self, name: str, holder: str, ttl: float) -> bool:
-        """Hold it for `ttl` seconds from now; false if it is not the holder's any more."""
-        return bool(await self._run(_EXTEND, name, holder, _ms(ttl)))
+    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
+        return bool(await self._run(_EXTEND, name, token, _ms(lease), fence))
 
-    async def drop(self, name: str, holder: str) -> bool:
-        """Let it go; false if it was not the holder's any more."""
-        return bool(await self._run(_DROP, name, holder))
+    async def drop(self, name: str, token: str, fence: int) -> bool:
+        return bool(await self._run(_DROP, name, token, 0, fence))
 
-    async def look(self, name: str) -> Lock | None:
-        """Who has it at present."""
-        holder, fence, left = await self._run(_LOOK, name)
-        return None if holder is None else Lock(holder.decode(), int(fence), max(left, 0) / 1000)
+    async def look(self, name: str) -> tuple[str, int, int] | None:
+        token, fence, until = await self._run(_LOOK, name)
+        return None if token is None else (token.decode(), int(fence), int(until))
 
     async def close(self) -> None:
         await self._server.hang_up()
 
     async def _run(self, script: str, name: str, *arguments: str | int) -> Any:
-        key = f"{{{self._prefix}:lock:{name}}}"
+        key = f"{{{self._place}:{name}}}"
         words = (2, key, key + ":fence", *arguments)  # one hash tag, so both keys are on one node
         digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
@@ -101,5 +95,5 @@ class RedisLocks:
             raise StoreUnavailable(f"lock {name!r}: {explain(error, self._server.place)}; try again") from error
 
 
-def _ms(ttl: float) -> int:
-    return max(1, round(ttl * 1000))
+def _ms(lease: int) -> int:
+    return max(1, lease // 1000)
