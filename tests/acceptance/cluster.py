@@ -1,0 +1,133 @@
+"""A cluster for tests: real worker processes (`perdure worker`), their clients, and the ledger of what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from perdure import Perdure, Run
+from perdure.core.records import Row
+from perdure.testing.invariants import check_log
+from tests.cli.processes import Process
+
+FLOWS = Path(__file__).parent / "cluster_flows.py"
+ROOT = Path(__file__).parents[2]
+#: Short times, so that what follows a death follows soon.
+SETTINGS: dict[str, Any] = {"lease": 1, "grace": 0.3, "probe": 0.5, "drain": 10}
+_numbers = itertools.count(1)
+
+
+class Cluster:
+    """Workers on one schema and, with a `stream`, one prefix."""
+
+    def __init__(self, folder: Path, store: str, stream: str = "", **settings: Any) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / "ledger.jsonl")
+        self.workers: list[Process] = []
+        prefix = {"stream": stream, "stream_prefix": f"t{next(_numbers)}-{os.getpid()}"} if stream else {}
+        self.settings = {**SETTINGS, "store": store, **prefix, **settings}
+
+    def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:
+        """Start workers; they are ready when this returns."""
+        chosen = {**self.settings, "log_level": "warning", **settings}
+        environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
+        environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT)}
+        fresh = [Process("worker", str(FLOWS), *options, cwd=self.folder, **environ) for _ in range(count)]
+        self.workers += fresh
+        for worker in fresh:
+            worker.line("^ready: ")
+        return fresh
+
+    def app(self, **settings: Any) -> Perdure:
+        """A client, or an embedded worker to be."""
+        return Perdure(**{**self.settings, **settings})
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.__exit__()
+
+
+class Ledger:
+    """What reached the world outside."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def calls(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def of(self, run: Run[Any]) -> list[dict[str, Any]]:
+        return [call for call in self.calls() if call["execution"] == run.id]
+
+    def check(self, executions: Iterable[str] | None = None) -> int:
+        """One key for each step, and no key twice under one fence; gives how many calls were made again."""
+        wanted = None if executions is None else set(executions)
+        calls = [call for call in self.calls() if wanted is None or call["execution"] in wanted]
+        keys: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for call in calls:
+            keys[call["execution"], call["step"]].add(call["key"])
+        doubled = {step: found for step, found in keys.items() if len(found) > 1}
+        assert not doubled, f"one step, several keys: {doubled}"
+        again = Counter((call["key"], call["step"], call["fence"]) for call in calls)
+        assert not (twice := [call for call, times in again.items() if times > 1]), f"twice under one fence: {twice}"
+        return len(calls) - len(keys)
+
+
+async def rows_of(run: Run[Any]) -> list[Row]:
+    return [row async for row in run.rows()]
+
+
+async def check(cluster: Cluster, runs: Sequence[Run[Any]]) -> int:
+    """Every log keeps its invariants and every effect is there once; gives how many calls were made again."""
+    for run in runs:
+        check_log(await rows_of(run), run.key)
+    return cluster.ledger.check(run.id for run in runs)
+
+
+async def results(runs: Sequence[Run[Any]], timeout: float = 60) -> list[Any]:
+    """Of all of them, within one time."""
+    async with asyncio.timeout(timeout):
+        return await asyncio.gather(*(run.result() for run in runs))
+
+
+async def until(look: Callable[[], Awaitable[bool] | bool], what: str, limit: float = 20) -> float:
+    """Look until it is true; gives the seconds that this took."""
+    began = time.monotonic()
+    while True:
+        found = look()
+        if found if isinstance(found, bool) else await found:
+            return time.monotonic() - began
+        assert time.monotonic() - began < limit, f"waited {limit} s in vain: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def types(run: Run[Any]) -> list[str]:
+    return [entry.type for entry in await run.log()]
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    """Ask a worker's health service; gives the code and the body."""
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+        await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def metrics(port: int) -> dict[str, float]:
+    """All that the worker counts, by name and labels."""
+    _, body = await get(port, "/metrics")
+    lines = [line.rpartition(" ") for line in body.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
