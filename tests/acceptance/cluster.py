@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -112,6 +113,12 @@ async def until(look: Callable[[], Awaitable[bool] | bool], what: str, limit: fl
 
 async def types(run: Run[Any]) -> list[str]:
     return [entry.type for entry in await run.log()]
+
+
+def port_of(worker: Process) -> int:
+    """Where a worker with `health` on a free port answers; it says so in its log, at the level of info."""
+    [place] = [found[1] for line in worker.seen if (found := re.search(r"metrics on http://[^:]*:(\d+)", line))]
+    return int(place)
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

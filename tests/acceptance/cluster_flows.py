@@ -71,13 +71,14 @@ async def chain(steps: int, seconds: float = 0) -> int:
 
 
 @workflow
-async def told(times: int) -> list[int]:
+async def told(times: int, rest: float = 0.01) -> list[int]:
     """Waits to be told, works, rests, and waits again."""
     heard = []
     for number in range(times):
         heard.append(await event("go", int))
         await work(f"go-{number}")
-        await asyncio.sleep(0.01)
+        if rest:
+            await asyncio.sleep(rest)
     return heard
 
 
