@@ -11,10 +11,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure import Perdure, Run
 from perdure.core.records import Row
+from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.testing.invariants import check_log
 from tests.cli.processes import Process
 
@@ -22,6 +23,7 @@ FLOWS = Path(__file__).parent / "cluster_flows.py"
 ROOT = Path(__file__).parents[2]
 #: Short times, so that what follows a death follows soon.
 SETTINGS: dict[str, Any] = {"lease": 1, "grace": 0.3, "probe": 0.5, "drain": 10}
+T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
@@ -138,3 +140,14 @@ async def metrics(port: int) -> dict[str, float]:
     _, body = await get(port, "/metrics")
     lines = [line.rpartition(" ") for line in body.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
+
+
+async def again(call: Callable[[], Awaitable[T]], limit: float = 30) -> T:
+    """What a client does when the store is away: the same call with the same ids, until it is answered."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return await call()
+        except (StoreUnavailable, OutcomeUnknown):
+            assert time.monotonic() < end, "the store did not come back"
+            await asyncio.sleep(0.05)

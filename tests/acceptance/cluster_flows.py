@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from perdure import action, event, workflow
+from perdure import Retry, action, event, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -42,7 +42,7 @@ async def stay(seconds: float) -> None:
     note("out")
 
 
-@action
+@action(retries=Retry(attempts=3, first=0.05))
 def fail_once() -> str:
     note("tried", attempt=action.attempt)
     if action.attempt == 1:
