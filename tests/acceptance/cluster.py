@@ -17,6 +17,7 @@ from perdure import Perdure, Run
 from perdure.core.records import Row
 from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.testing.invariants import check_log
+from tests.acceptance.cluster_flows import order
 from tests.cli.processes import Process
 
 FLOWS = Path(__file__).parent / "cluster_flows.py"
@@ -151,3 +152,34 @@ async def again(call: Callable[[], Awaitable[T]], limit: float = 30) -> T:
         except (StoreUnavailable, OutcomeUnknown):
             assert time.monotonic() < end, "the store did not come back"
             await asyncio.sleep(0.05)
+
+
+class Load:
+    """A client that starts orders one after the other, whatever happens, until it is told to stop."""
+
+    def __init__(self, app: Perdure, name: str = "order", pause: float = 0.005) -> None:
+        self.runs: list[Run[str]] = []
+        self._app, self._name, self._pause = app, name, pause
+        self._task = asyncio.create_task(self._go_on())
+
+    async def _go_on(self) -> None:
+        while True:
+            self.runs.append(await again(self._start))
+            await asyncio.sleep(self._pause)
+
+    async def _start(self) -> Run[str]:
+        number = len(self.runs)
+        return await self._app.start(order, number, id=f"{self._name}-{number}")
+
+    async def reaches(self, count: int) -> None:
+        await until(lambda: len(self.runs) >= count or self._task.done(), f"{count} orders are accepted", 40)
+        if self._task.done():
+            self._task.result()
+
+    async def end(self) -> list[Run[str]]:
+        """All that were accepted, when they are finished."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        done = await asyncio.gather(*(again(run.result) for run in self.runs))
+        assert done == [f"ship {number}" for number in range(len(self.runs))]
+        return self.runs

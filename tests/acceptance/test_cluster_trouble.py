@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from perdure import Perdure, Run
+from perdure import Run
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
-from tests.acceptance.cluster import Cluster, again, check, get, metrics, port_of, results, until
+from tests.acceptance.cluster import Cluster, Load, check, get, metrics, port_of, results, until
 from tests.acceptance.cluster_flows import chain, order, stubborn, told
 from tests.acceptance.conftest import Make
 
@@ -30,37 +30,6 @@ def own_redis() -> Iterator[ValkeyServer]:
     """To be stopped and flushed."""
     with ValkeyServer() as server:
         yield server
-
-
-class Load:
-    """A client that starts orders one after the other, whatever happens, until it is told to stop."""
-
-    def __init__(self, app: Perdure, name: str = "order", pause: float = 0.005) -> None:
-        self.runs: list[Run[str]] = []
-        self._app, self._name, self._pause = app, name, pause
-        self._task = asyncio.create_task(self._go_on())
-
-    async def _go_on(self) -> None:
-        while True:
-            self.runs.append(await again(self._start))
-            await asyncio.sleep(self._pause)
-
-    async def _start(self) -> Run[str]:
-        number = len(self.runs)
-        return await self._app.start(order, number, id=f"{self._name}-{number}")
-
-    async def reaches(self, count: int) -> None:
-        await until(lambda: len(self.runs) >= count or self._task.done(), f"{count} orders are accepted", 40)
-        if self._task.done():
-            self._task.result()
-
-    async def end(self) -> list[Run[str]]:
-        """All that were accepted, when they are finished."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        done = await asyncio.gather(*(again(run.result) for run in self.runs))
-        assert done == [f"ship {number}" for number in range(len(self.runs))]
-        return self.runs
 
 
 def test_a_flush_of_redis_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
