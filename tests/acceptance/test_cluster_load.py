@@ -90,7 +90,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_drains(cluster: Cluster)
 
     async def main() -> None:
         async with cluster.app() as app, asyncio.timeout(60):
-            load = Load(app)
+            load = Load(app, pause=0.02)
             await load.reaches(30)
             for worker in (*old, None):
                 replaced = worker or cluster.workers[2]
@@ -118,13 +118,14 @@ def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(clust
 
 
 def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, redis_url: str) -> None:
-    cluster = make(redis_url, resident=100, concurrency=40)
+    # Several streams for one queue: hints of a tenant use two of them, so they do not stand in the way of others.
+    cluster = make(redis_url, resident=100, concurrency=10, stream_shards=8)
     cluster.grow(2)
 
     async def twenty(app: Perdure, name: str) -> float:
         began = time.monotonic()
-        runs = [await app.start(chain, 3, 0.01, id=f"{name}-{n}", tenant="small") for n in range(20)]
-        await results(runs)
+        starts = [app.start(chain, 3, 0.01, id=f"{name}-{n}", tenant="small") for n in range(20)]
+        await results(await asyncio.gather(*starts))
         return time.monotonic() - began
 
     async def main() -> None:
@@ -145,8 +146,7 @@ def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, re
             beside = await twenty(app, "beside")
             left = len(runs) - await done()
             assert left > 500, f"the flood was over too soon to tell: {left} left"
-            assert beside < 10 * by_themselves + 1, f"alone {by_themselves:.2f} s, beside the flood {beside:.2f} s"
-            print(f"alone {by_themselves:.2f} s, beside the flood {beside:.2f} s, {left} left")
+            assert beside < 8 * by_themselves + 0.5, f"alone {by_themselves:.2f} s, beside the flood {beside:.2f} s"
 
     asyncio.run(main())
 
@@ -197,18 +197,16 @@ class Holder:
 
 
 @contextmanager
-def holders(store: str, count: int, lease: float = 1) -> Iterator[list[Holder]]:
-    command = [sys.executable, str(LOCK_PROGRAM), store, "printer-3", str(lease), "30"]
-    processes = []
-    try:
-        for _ in range(count):
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            processes.append(subprocess.Popen(command, text=True, **pipes))
-        yield [Holder(process) for process in processes]
-    finally:
-        for process in processes:
+def holder(store: str) -> Iterator[Holder]:
+    """A process that waits up to 30 s for the lock, with a lease of 1 s."""
+    command = [sys.executable, str(LOCK_PROGRAM), store, "printer-3", "1", "30"]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield Holder(process)
+        finally:
             process.kill()
-            process.communicate()
 
 
 def test_a_lock_on_postgres_is_held_by_one_process_at_a_time(postgres: str) -> None:
@@ -217,9 +215,9 @@ def test_a_lock_on_postgres_is_held_by_one_process_at_a_time(postgres: str) -> N
             state = await app.lock("printer-3").look()
             assert (state is not None) == expected
 
-    with holders(postgres, 1) as [first]:
+    with holder(postgres) as first:
         fence, _ = first.taken()
-        with holders(postgres, 1) as [second]:
+        with holder(postgres) as second:
             asyncio.run(others(True))
             given = time.time()
             first.give()
@@ -231,21 +229,15 @@ def test_a_lock_on_postgres_is_held_by_one_process_at_a_time(postgres: str) -> N
 
 
 def test_a_lock_of_a_killed_process_is_taken_over_with_a_higher_fence(postgres: str) -> None:
-    with holders(postgres, 1) as [first], holders(postgres, 1) as [second]:
-        # Whichever of the two is quicker.
-        import select
-
-        pipes = {h._process.stdout: h for h in (first, second)}
-        ready, _, _ = select.select(list(pipes), [], [], 20)
-        dies = pipes[ready[0]]
-        waits = second if dies is first else first
-        fence, _ = dies.taken()
-        dies.kill()
-        killed = time.time()
-        higher, at = waits.taken()
-        assert higher > fence
-        assert at - killed < 2.5, f"with a lease of 1 s it was taken over after {at - killed:.1f} s"
-        waits.give()
+    with holder(postgres) as first:
+        fence, _ = first.taken()
+        with holder(postgres) as second:
+            first.kill()
+            killed = time.time()
+            higher, at = second.taken()
+            assert higher > fence
+            assert at - killed < 2.5, f"with a lease of 1 s it was taken over after {at - killed:.1f} s"
+            second.give()
 
 
 def test_nobody_releases_a_lock_of_somebody_else(postgres: str) -> None:
