@@ -58,6 +58,10 @@ class Process:
             if re.search(pattern, line):
                 return line
 
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
     def signal(self, number: int) -> None:
         self._popen.send_signal(number)
 

@@ -647,3 +647,17 @@ def test_a_stream_that_is_not_open_says_so() -> None:
     assert (stream.carries, stream.trouble) == (False, "")
     with pytest.raises(UsageError, match="not open"):
         asyncio.run(stream.receive(1))
+
+
+def test_what_is_sent_away_goes_to_another_worker_if_there_is_one(redis_url: str) -> None:
+    async def scenario(world: World) -> None:
+        full, free = await world.open("full", "default"), await world.open("free", "default")
+        for number in range(10):  # whoever of the two happens to read first
+            hint = Hint(f"acme/{number}", "default", away=True)
+            await full.publish([hint])
+            assert await got(free) == [Hint(hint.key, "default")]
+        await free.close()
+        await full.publish([Hint("acme/last", "default", away=True)])
+        assert await got(full) == [Hint("acme/last", "default")]
+
+    play(redis_url, scenario)

@@ -21,11 +21,13 @@ Raw: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
 
 #: A dead worker's stream does not grow beyond this.
 OWN_LENGTH = 10_000
-_KEY, _QUEUE = b"e", b"q"
+_KEY, _QUEUE, _NOT_FOR = b"e", b"q", b"a"
 
 
-def to_queue(keys: Keys, hint: Hint) -> Command:
-    return ("XADD", keys.queue_for(hint.queue, hint.key), "*", _KEY, hint.key.encode())
+def to_queue(keys: Keys, hint: Hint, not_for: str = "") -> Command:
+    """For whoever is free, but rather not for one."""
+    fields = (_KEY, hint.key.encode(), *((_NOT_FOR, not_for.encode()) if not_for else ()))
+    return ("XADD", keys.queue_for(hint.queue, hint.key), "*", *fields)
 
 
 def to_worker(keys: Keys, hint: Hint, worker: str) -> Command:
@@ -46,6 +48,7 @@ class Arrivals:
         self._inbox = inbox
         self._hand = hand
         self._sender = sender
+        self._keys = keys
         self._own = keys.worker(inbox.me)
         self._queues = {stream: queue for queue in sorted(inbox.queues) for stream in keys.queues(queue)}
 
@@ -68,6 +71,10 @@ class Arrivals:
             hint = self._read(stream, fields or {})
             if hint is None:
                 useless.append(entry)
+            elif (fields or {}).get(_NOT_FOR) == self._inbox.me.encode():
+                # Back once, for whoever has waited longer for something to read; if that is nobody, it is for us.
+                useless.append(entry)
+                self._sender.send(to_queue(self._keys, hint))
             else:
                 self._hand.take(hint, entry, counts=stream != self._own)
                 self._inbox.put(hint)

@@ -204,7 +204,7 @@ class _Desk:
             self._hand.take(hint, None)
             self.inbox.put(hint)
         elif hint.queue:
-            self.sender.send(to_queue(self._keys, hint))
+            self.sender.send(to_queue(self._keys, hint, self.inbox.me if hint.away else ""))
 
     def ack(self, hints: Sequence[Hint]) -> None:
         self.sender.ack(self._hand.give(hints))

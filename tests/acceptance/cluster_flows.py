@@ -1,0 +1,119 @@
+"""The workflows of the cluster's tests, for `perdure worker` and for the clients in the tests.
+
+What the outside world sees goes into the ledger, a file with one line per call. A line is written with one append, so
+that many processes can share the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+
+from perdure import Retry, action, event, workflow
+
+LEDGER = os.environ.get("LEDGER", "")
+
+
+def note(step: str, **more: object) -> None:
+    """Say to the world that a step is done, with the key and the fence that it would compare."""
+    call = {"execution": action.execution, "step": step, "key": action.key, "fence": action.fence, "pid": os.getpid()}
+    line = json.dumps({**call, "at": time.time(), **more}) + "\n"
+    file = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+@action
+async def work(step: str, seconds: float = 0) -> str:
+    note(step)
+    await asyncio.sleep(seconds)
+    return step
+
+
+@action
+async def stay(seconds: float) -> None:
+    """In and out again: who else is in meanwhile can be seen in the ledger."""
+    note("in")
+    await asyncio.sleep(seconds)
+    note("out")
+
+
+@action(retries=Retry(attempts=3, first=0.05))
+def fail_once() -> str:
+    note("tried", attempt=action.attempt)
+    if action.attempt == 1:
+        raise RuntimeError("not yet")
+    return "done"
+
+
+@workflow
+async def order(number: int) -> str:
+    """Four steps, two of them side by side, and a short rest."""
+    await work("reserve")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work("charge"))
+        group.create_task(work("pack"))
+    await asyncio.sleep(0.02)
+    return f"{await work('ship')} {number}"
+
+
+@workflow
+async def chain(steps: int, seconds: float = 0) -> int:
+    workflow.publish(done=0)
+    for number in range(steps):
+        await work(f"step-{number}", seconds)
+        workflow.publish(done=number + 1)
+    return steps
+
+
+@workflow
+async def told(times: int, rest: float = 0.01) -> list[int]:
+    """Waits to be told, works, rests, and waits again."""
+    heard = []
+    for number in range(times):
+        heard.append(await event("go", int))
+        await work(f"go-{number}")
+        if rest:
+            await asyncio.sleep(rest)
+    return heard
+
+
+@workflow
+async def watchful(seconds: float) -> list[str]:
+    """Takes an event while it is busy with an action."""
+    said: list[str] = []
+
+    async def hear() -> None:
+        said.append(await event("word", str))
+        workflow.publish(word=said[-1])
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(hear())
+        group.create_task(work("busy", seconds))
+    return said
+
+
+@workflow
+async def both(seconds: float) -> list[str]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work(side, seconds)) for side in ("left", "right")]
+    return [task.result() for task in tasks]
+
+
+@workflow
+async def alarm(moment: float) -> None:
+    await asyncio.sleep(moment - workflow.now().timestamp())
+
+
+@workflow
+async def alone(seconds: float) -> None:
+    await stay(seconds)
+
+
+@workflow
+async def stubborn() -> str:
+    return await fail_once()

@@ -1,0 +1,215 @@
+"""Workers in processes of their own share PostgreSQL and Redis: any of them goes on where another one was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from perdure import Run
+from perdure.core import events as ev
+from tests.acceptance.cluster import Cluster, check, metrics, port_of, results, rows_of, types, until
+from tests.acceptance.cluster_flows import both, chain, told, watchful
+from tests.acceptance.conftest import Make
+
+#: How a worker notices that it has lost an execution: its write is refused, or its lease is not renewed.
+KINDS = ("stale", "lost")
+#: Fields of events that hold a time.
+TIMES = ("began", "due", "at")
+
+
+def test_two_clients_and_four_workers_finish_four_hundred_executions_with_events_and_timers(cluster: Cluster) -> None:
+    workers = cluster.grow(4)
+
+    async def main() -> None:
+        async with cluster.app() as one, cluster.app() as other:
+            half = [
+                asyncio.gather(*(app.start(told, 2, 0.01, id=f"{name}-{n}") for n in range(200)))
+                for name, app in (("one", one), ("other", other))
+            ]
+            runs = [run for runs in await asyncio.gather(*half) for run in runs]
+            # Each client sends to what the other one has started.
+            for number in (1, 2):
+                sends = [other.send(run.id, "go", number, event_id=f"go-{number}") for run in runs[:200]]
+                sends += [one.send(run.id, "go", number, event_id=f"go-{number}") for run in runs[200:]]
+                await asyncio.gather(*sends)
+            assert await results(runs) == [[1, 2]] * 400
+            assert await check(cluster, runs) == 0, "nobody died, so no call was made again"
+
+    asyncio.run(main())
+    assert {call["pid"] for call in cluster.ledger.calls()} == {worker.pid for worker in workers}
+
+
+def test_two_slow_actions_of_one_execution_run_on_two_workers_and_join(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, concurrency=1)
+    cluster.grow(2)
+
+    async def main() -> float:
+        async with cluster.app() as app:
+            began = time.monotonic()
+            run = await app.start(both, 5.0)
+            assert await run.result(timeout=20) == ["left", "right"]
+            took = time.monotonic() - began
+            await check(cluster, [run])
+            return took
+
+    took = asyncio.run(main())
+    assert len({call["pid"] for call in cluster.ledger.calls()}) == 2
+    assert took < 7, f"two actions of 5 s took {took:.1f} s"
+
+
+def test_mail_for_an_execution_that_a_worker_holds_reaches_that_worker(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, grace=10, probe=10)
+    cluster.grow(3)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(watchful, 3.0)
+            await until(lambda: bool(cluster.ledger.of(run)), "the action begins")
+            await run.send("word", "hello")
+
+            async def heard() -> bool:
+                return "EventReceived" in await types(run)
+
+            assert await until(heard, "the event is in the log") < 1, "it waited for its due time"
+            assert await run.result(timeout=20) == ["hello"]
+
+    asyncio.run(main())
+
+
+def plain(rows: list[Any]) -> list[tuple[str, Any]]:
+    """A log without what differs from run to run: times and fences."""
+    whole = [(ev.TYPES[row.type % 1000].__name__, json.loads(row.data)) for row in rows]
+    return [(name, {field: value for field, value in data.items() if field not in TIMES}) for name, data in whole]
+
+
+def test_steps_on_alternating_workers_give_the_same_log_as_on_one(make: Make) -> None:
+    cluster = make(linger=0)
+    ann, bob = cluster.grow(2)
+
+    async def tell(run: Run[Any], number: int, last: bool) -> None:
+        await run.send("go", number, id=f"go-{number}")
+        if not last:
+            await until(lambda: len(cluster.ledger.of(run)) == number + 1, f"step {number}")
+            await run.until("waiting", timeout=20)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            bob.signal(signal.SIGSTOP)
+            alone = await app.start(told, 4, 0.0, id="alone")
+            for number in range(4):
+                await tell(alone, number, number == 3)
+            assert await alone.result(timeout=20) == [0, 1, 2, 3]
+            run = await app.start(told, 4, 0.0, id="by-turns")
+            await run.until("waiting", timeout=20)
+            for number in range(4):
+                rests, works = (ann, bob) if number % 2 else (bob, ann)
+                rests.signal(signal.SIGSTOP)
+                works.signal(signal.SIGCONT)
+                await tell(run, number, number == 3)
+            assert await run.result(timeout=20) == [0, 1, 2, 3]
+            assert plain(await rows_of(run)) == plain(await rows_of(alone))
+            assert [call["pid"] for call in cluster.ledger.of(run)] == [ann.pid, bob.pid, ann.pid, bob.pid]
+            assert await check(cluster, [run, alone]) == 0
+
+    try:
+        asyncio.run(main())
+    finally:
+        for worker in (ann, bob):
+            worker.signal(signal.SIGCONT)
+
+
+def test_what_is_paused_on_one_worker_goes_on_at_another_in_the_same_state(cluster: Cluster) -> None:
+    [ann] = cluster.grow()
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(chain, 12, 0.05)
+            await until(lambda: len(cluster.ledger.of(run)) > 2, "some steps")
+            await run.pause(reason="moving house")
+            await run.until("paused", timeout=20)
+            before = await run.state()
+            ann.signal(signal.SIGKILL)
+            await asyncio.to_thread(ann.end)
+            [bob] = await asyncio.to_thread(cluster.grow)
+            now = await run.state()
+            assert (now.version, now.published, now.status) == (before.version, before.published, "paused")
+            steps = len(cluster.ledger.of(run))
+            await run.resume()
+            assert await run.result(timeout=20) == 12
+            assert [call["pid"] for call in cluster.ledger.of(run)] == [ann.pid] * steps + [bob.pid] * (12 - steps)
+            assert await check(cluster, [run]) == 0
+
+    asyncio.run(main())
+
+
+def test_what_is_to_resume_at_a_time_does_so_then_and_not_earlier(cluster: Cluster) -> None:
+    cluster.grow(2)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(told, 1, 0.0)
+            await run.until("waiting", timeout=20)
+            await run.pause()
+            await run.until("paused", timeout=20)
+            await run.send("go", 7)
+            moment = datetime.now(UTC) + timedelta(seconds=1.5)
+            await run.resume(at=moment)
+            assert await run.result(timeout=20) == [7]
+            [resumed] = [entry for entry in await run.log() if entry.type == "Resumed"]
+            late = (resumed.at - moment).total_seconds()
+            assert 0 <= late < 0.5, f"it resumed {late:.3f} s late"
+            await check(cluster, [run])
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_was_stopped_past_its_lease_is_refused_when_it_comes_back(cluster: Cluster) -> None:
+    [zombie] = cluster.grow(1, health="127.0.0.1:0", log_level="info")
+    port = port_of(zombie)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            runs = [await app.start(chain, 20, 0.05, id=f"chain-{n}") for n in range(5)]
+            await until(lambda: all(cluster.ledger.of(run) for run in runs), "all have begun")
+            zombie.signal(signal.SIGSTOP)
+            await asyncio.to_thread(cluster.grow)
+            assert await results(runs) == [20] * 5
+            ends = [len(await rows_of(run)) for run in runs]
+            zombie.signal(signal.SIGCONT)
+
+            async def refused() -> bool:
+                found = await metrics(port)
+                errors = [found.get(f'workflow_event_processing_errors_total{{kind="{kind}"}}', 0) for kind in KINDS]
+                return sum(errors) >= 1 and found["perdure_holds"] == 0
+
+            await until(refused, "the zombie notices")
+            assert [len(await rows_of(run)) for run in runs] == ends, "a zombie wrote into a log that had ended"
+            await check(cluster, runs)
+            for run in runs:
+                assert "TakenOver" in await types(run)
+
+    asyncio.run(main())
+
+
+def test_what_a_killed_worker_held_is_taken_over_when_its_lease_is_over(cluster: Cluster) -> None:
+    [victim] = cluster.grow()
+
+    async def main() -> float:
+        async with cluster.app() as app:
+            run = await app.start(chain, 2, 0.4)
+            await until(lambda: bool(cluster.ledger.of(run)), "it has begun")
+            await asyncio.to_thread(cluster.grow)
+            victim.signal(signal.SIGKILL)
+            killed = time.monotonic()
+            await until(lambda: len({call["pid"] for call in cluster.ledger.of(run)}) == 2, "another takes over")
+            took = time.monotonic() - killed
+            assert await run.result(timeout=20) == 2
+            assert await check(cluster, [run]) <= 1
+            return took
+
+    took = asyncio.run(main())
+    assert took < 2, f"the lease is 1 s, the take-over came after {took:.2f} s"

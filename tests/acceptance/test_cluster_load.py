@@ -1,0 +1,291 @@
+"""Much at once: bursts of timers and of work, workers that come and go, tenants, lanes and locks across processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from perdure import Perdure, Run
+from perdure.core import events as ev
+from perdure.stores.postgres import PostgresStore
+from tests.acceptance.cluster import Cluster, Load, check, results, until
+from tests.acceptance.cluster_flows import alarm, alone, chain, told
+from tests.acceptance.conftest import Make
+
+LOCK_PROGRAM = Path(__file__).parent / "lock_process.py"
+
+
+async def ask(app: Perdure, query: str, *values: Any) -> asyncpg.Record:
+    """One row from the tables themselves: for what would be too much one by one."""
+    assert isinstance(app.store, PostgresStore)
+    connection = await asyncpg.connect(app.store.address.dsn)
+    try:
+        found = await connection.fetchrow(query.replace("@", f'"{app.store.address.schema}".'), *values)
+    finally:
+        await connection.close()
+    assert found is not None
+    return found
+
+
+def test_ten_thousand_timers_of_one_moment_fire_once_each_and_none_early(cluster: Cluster) -> None:
+    count, probes = 10_000, 1_000
+    cluster.grow(2)
+
+    async def rest(app: Perdure) -> int:
+        found = await ask(app, "select count(*) from @wakes where holder is null and token > 0 and due is not null")
+        return int(found[0])
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(90):
+            # How fast this machine is decides how far ahead the moment has to be.
+            began = time.monotonic()
+            await asyncio.gather(*(app.start(alarm, time.time() + 3600) for _ in range(probes)))
+
+            async def probed() -> bool:
+                return await rest(app) == probes
+
+            await until(probed, "the first timers are set", 30)
+            moment = time.time() + 1 + 1.5 * (time.monotonic() - began) * count / probes
+            await asyncio.gather(*(app.start(alarm, moment, id=f"alarm-{n}") for n in range(count)))
+
+            async def fired() -> bool:
+                [ended] = await ask(app, "select count(*) from @heads where status = 'completed'")
+                return bool(ended == count)
+
+            await asyncio.sleep(moment - time.time())
+            await until(fired, "all have fired", 40)
+            timers = (
+                "select key, at - (convert_from(data, 'UTF8')::jsonb ->> 'due')::bigint as late,"
+                " abs((convert_from(data, 'UTF8')::jsonb ->> 'due')::bigint - $2) as off from @events where type = $1"
+            )
+            found = await ask(
+                app,
+                "select count(*), count(distinct key), min(late), max(off),"
+                f" percentile_disc(0.99) within group (order by late) from ({timers}) fired",
+                ev.NUMBERS[ev.TimerFired],
+                int(moment * 1e6),
+            )
+            times, executions, earliest, off, late = found
+            said = f"lateness p99 {late / 1e6:.3f} s, earliest {earliest / 1e6:.6f} s"
+            assert (times, executions) == (count, count), f"{times} timers fired in {executions} executions; {said}"
+            assert off < 1000, f"a timer was set {off} µs beside the moment"
+            assert earliest >= 0, said
+            assert late < 15_000_000, said
+
+    asyncio.run(main())
+
+
+def test_a_rolling_restart_under_load_loses_nothing_and_drains(cluster: Cluster) -> None:
+    old = cluster.grow(2)
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(60):
+            load = Load(app, pause=0.02)
+            await load.reaches(30)
+            for worker in (*old, None):
+                replaced = worker or cluster.workers[2]
+                await asyncio.to_thread(cluster.grow)
+                replaced.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(replaced.end) == 0, f"it did not drain: {replaced.seen}"
+                await load.reaches(len(load.runs) + 30)
+            assert await check(cluster, await load.end()) == 0, "a drained worker leaves nothing half done"
+
+    asyncio.run(main())
+
+
+def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.app() as app:
+            runs = await asyncio.gather(*(app.start(told, 1, 0.0, id=f"told-{n}") for n in range(500)))
+            await asyncio.gather(*(run.send("go", n, id="go") for n, run in enumerate(runs)))
+            await asyncio.gather(*(run.send("go", n, id="go") for n, run in enumerate(runs[:100])))
+            await asyncio.to_thread(cluster.grow, 2)
+            assert await results(runs) == [[n] for n in range(500)]
+            assert await check(cluster, runs) == 0
+            assert len(cluster.ledger.calls()) == 500
+
+    asyncio.run(main())
+
+
+def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, redis_url: str) -> None:
+    # Several streams for one queue: hints of a tenant use two of them, so they do not stand in the way of others.
+    cluster = make(redis_url, resident=100, concurrency=10, stream_shards=8)
+    cluster.grow(2)
+
+    async def twenty(app: Perdure, name: str) -> float:
+        began = time.monotonic()
+        starts = [app.start(chain, 3, 0.01, id=f"{name}-{n}", tenant="small") for n in range(20)]
+        await results(await asyncio.gather(*starts))
+        return time.monotonic() - began
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(90):
+            await twenty(app, "warm")
+            by_themselves = await twenty(app, "alone")
+            flood = asyncio.gather(*(app.start(chain, 3, 0.01, id=f"f-{n}", tenant="big") for n in range(3000)))
+            runs = await flood
+
+            async def done() -> int:
+                [ended] = await ask(app, "select count(*) from @heads where status = 'completed' and tenant = 'big'")
+                return int(ended)
+
+            async def under_way() -> bool:
+                return await done() > 50
+
+            await until(under_way, "the flood is under way")
+            beside = await twenty(app, "beside")
+            left = len(runs) - await done()
+            assert left > 500, f"the flood was over too soon to tell: {left} left"
+            assert beside < 8 * by_themselves + 0.5, f"alone {by_themselves:.2f} s, beside the flood {beside:.2f} s"
+
+    asyncio.run(main())
+
+
+def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
+    cluster.grow(3)
+
+    async def main() -> list[Run[None]]:
+        async with cluster.app() as app:
+            runs = [await app.start(alone, 0.05, id=f"print-{n}", lane="printer") for n in range(12)]
+            free = [await app.start(alone, 0.05, id=f"free-{n}") for n in range(12)]
+            await results([*runs, *free])
+            await check(cluster, [*runs, *free])
+            return runs
+
+    runs = asyncio.run(main())
+    ids = {run.id for run in runs}
+    steps = [(call["execution"], call["step"]) for call in cluster.ledger.calls() if call["execution"] in ids]
+    assert steps == [(run.id, step) for run in runs for step in ("in", "out")], "two were in at once, or out of turn"
+    assert len({call["pid"] for call in cluster.ledger.calls()}) > 1, "one worker did it all"
+
+
+# Locks
+
+
+class Holder:
+    """A process that wants a lock."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def taken(self) -> tuple[int, float]:
+        """Its fence, and when it got it."""
+        assert self._process.stdout is not None
+        word, fence, at = self._process.stdout.readline().split()
+        assert word == "taken"
+        return int(fence), float(at)
+
+    def give(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        assert self._process.wait(20) == 0
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(20)
+
+
+@contextmanager
+def holder(store: str) -> Iterator[Holder]:
+    """A process that waits up to 30 s for the lock, with a lease of 1 s."""
+    command = [sys.executable, str(LOCK_PROGRAM), store, "printer-3", "1", "30"]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield Holder(process)
+        finally:
+            process.kill()
+
+
+def test_a_lock_on_postgres_is_held_by_one_process_at_a_time(postgres: str) -> None:
+    async def others(expected: bool) -> None:
+        async with Perdure(postgres) as app:
+            state = await app.lock("printer-3").look()
+            assert (state is not None) == expected
+
+    with holder(postgres) as first:
+        fence, _ = first.taken()
+        with holder(postgres) as second:
+            asyncio.run(others(True))
+            given = time.time()
+            first.give()
+            higher, at = second.taken()
+            assert higher > fence
+            assert at >= given, "both had it"
+            second.give()
+        asyncio.run(others(False))
+
+
+def test_a_lock_of_a_killed_process_is_taken_over_with_a_higher_fence(postgres: str) -> None:
+    with holder(postgres) as first:
+        fence, _ = first.taken()
+        with holder(postgres) as second:
+            first.kill()
+            killed = time.time()
+            higher, at = second.taken()
+            assert higher > fence
+            assert at - killed < 2.5, f"with a lease of 1 s it was taken over after {at - killed:.1f} s"
+            second.give()
+
+
+def test_nobody_releases_a_lock_of_somebody_else(postgres: str) -> None:
+    async def main() -> None:
+        async with Perdure(postgres) as one, Perdure(postgres) as other:
+            mine, late = one.lock("printer-3", lease=0.3), other.lock("printer-3", lease=30)
+            before = await mine.acquire()
+            assert mine._renewal is not None
+            mine._renewal.cancel()  # as if the process had been stopped
+            assert await late.acquire(wait=5) > before
+            assert await mine.release() is False
+            assert await mine.extend() is False
+            assert (state := await late.look()) is not None and state.fence == late.fence
+            assert await late.release() is True
+
+    asyncio.run(main())
+
+
+def test_two_deployments_on_one_redis_never_see_each_others_hints(make: Make, redis_url: str, postgres: str) -> None:
+    ours = make(redis_url)
+    theirs = make(redis_url, store=postgres.replace("schema=", "schema=other_"))
+    ours.grow(1)
+
+    async def main() -> None:
+        async with theirs.app() as other, other.working() as worker, ours.app() as app:
+            runs = [await app.start(chain, 2, 0.0, id=f"chain-{n}") for n in range(50)]
+            assert await results(runs) == [2] * 50
+            assert worker.metrics.hints.counts[""] == 0, "a hint of another deployment came in"
+            mine = await other.start(chain, 2, 0.0)
+            assert await mine.result(timeout=20) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", ["redis", "postgres"])
+def test_all_that_workers_did_is_there_after_all_of_them_were_killed(make: Make, redis_url: str, stream: str) -> None:
+    cluster = make(redis_url if stream == "redis" else "")
+    crew = cluster.grow(2)
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(60):
+            load = Load(app)
+            await load.reaches(60)
+            for worker in crew:
+                worker.signal(signal.SIGKILL)
+            await load.reaches(100)
+            await asyncio.to_thread(cluster.grow, 2)
+            await load.reaches(130)
+            await check(cluster, await load.end())
+
+    asyncio.run(main())
