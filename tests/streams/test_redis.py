@@ -14,7 +14,7 @@ from perdure.runtime import urls
 from perdure.runtime.settings import Settings
 from perdure.streams.redis import RedisStream, house, stream as adapter
 from perdure.streams.redis.hand import STALLED, Entry, Hand
-from perdure.streams.redis.keys import Keys
+from perdure.streams.redis.keys import CHANNELS, Keys
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.valkey import ValkeyServer, new_prefix, private_cluster
 from tests.streams.redis_world import World, got, play, until
@@ -511,7 +511,7 @@ def test_a_channel_is_subscribed_once(own: ValkeyServer) -> None:
             await client.listen("acme/one")
         assert (await calls(world))["cmdstat_subscribe"] == 1
         await asyncio.gather(*(client.listen(f"acme/{number}") for number in range(300)))
-        assert len(await world.client.pubsub_channels()) == 64
+        assert len(await world.client.pubsub_channels()) == CHANNELS
         await client.publish([Hint(f"acme/{number}", ended=True) for number in range(300)])
         assert len(await got(client, 300)) == 300
 
