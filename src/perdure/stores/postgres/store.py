@@ -8,6 +8,7 @@ holds a refusal is not written: what is refused gets its answer, and the rest is
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import starmap
@@ -43,6 +44,9 @@ from perdure.stores.postgres.statements import Statements
 ROUNDS = 8
 #: Seconds before an end that met a sender in flight is answered, if there is nothing else to do.
 PAUSE = 0.02
+#: For so many seconds the answer of the database's clock is good enough to guess when something is due. What is due is
+#: always decided by the database.
+CLOCK = 5.0
 _TAKEN_OVER = events.write(TakenOver(holder="", lapses=0))[0]
 
 
@@ -56,7 +60,8 @@ class PostgresStore:
         self._url = url
         self.address = read_address(url)
         self._clock = clock
-        self._last = 0
+        self._last = self._told = 0
+        self._asked = float("-inf")
         self._sql = Statements(f'"{self.address.schema}"')
         self._make_lines()
 
@@ -117,8 +122,12 @@ class PostgresStore:
         await self._apart(lambda connection: migrations.grant(connection, self.address.schema, role))
 
     async def now(self) -> int:
-        now: int = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
-        self._last = max(self._last, now)
+        """Asked for once in a while: in between, what has passed here since has passed there too."""
+        here = time.monotonic()
+        if self._clock is not None or here - self._asked > CLOCK:
+            now: int = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
+            self._asked, self._told = here, now
+        self._last = max(self._last, self._told + int((here - self._asked) * 1e6))
         return self._last
 
     # Start and send
