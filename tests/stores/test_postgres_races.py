@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from perdure.core import events
 from perdure.core.events import PROGRESS, ActionSettled, Completed, Started, TakenOver
 from perdure.core.records import Commit, End, Gone, Held, Park, Queued
+from perdure.errors import StoreError
 from perdure.stores.postgres import PostgresStore
 from perdure.testing.contract import (
     DEFINITIONS,
@@ -29,13 +32,16 @@ from perdure.testing.contract import (
     take,
 )
 from perdure.testing.invariants import check_log
+from tests.stores.edited import Edited
+
+STORE: type[PostgresStore] = PostgresStore
 
 
 def play(url: str, count: int, body: Callable[..., Awaitable[None]]) -> None:
     """Run a test's body with so many stores on one schema, as so many processes would have."""
 
     async def run() -> None:
-        stores = [PostgresStore(url) for _ in range(count)]
+        stores = [STORE(url) for _ in range(count)]
         try:
             for store in stores:
                 await store.open()
@@ -149,6 +155,17 @@ def test_a_zombie_that_goes_on_writing_holds_up_nobody_else(postgres: str) -> No
         assert head.due is not None
         assert head.due <= await other.now() + 1_000_000
         assert kinds((await take(other, ONE)).held.rows) == [Started, ActionSettled, TakenOver]
+
+    play(postgres, 2, body)
+
+
+def test_what_was_given_back_without_a_barrier_gets_one_later(postgres: str) -> None:
+    async def body(store: PostgresStore, again: PostgresStore) -> None:
+        hand = await begun(store)
+        async with store.transaction() as connection:
+            assert await store.commit_in(connection, [step(hand.held, 2)], GRACE) == ["ok"]
+            assert await again.hold([ONE], "w1", LEASE) == [Queued(ONE)]
+        assert kinds((await take(again)).held.rows) == [Started, ActionSettled, TakenOver]
 
     play(postgres, 2, body)
 
@@ -343,3 +360,39 @@ def test_an_execution_ends_when_the_senders_transaction_is_rolled_back(postgres:
         assert await worker.hold([ONE], "w1", LEASE) == [Gone(ONE)]
 
     play(postgres, 2, body)
+
+
+# Each safeguard is taken away, and a test must notice
+
+
+MISSED: list[tuple[str, str, str, Callable[[str], None]]] = [
+    ("send", "for key share", "", test_an_end_does_not_wait_for_a_sender_whose_transaction_stays_open),
+    ("take_over", "exit when found", "exit", test_a_barrier_goes_behind_a_commit_in_flight),
+    (
+        "take_over",
+        "lock_timeout TO '500ms'",
+        "lock_timeout TO 0",
+        test_a_zombie_that_goes_on_writing_holds_up_nobody_else,
+    ),
+    ("hold", "greatest(w.lapses, 1)", "w.lapses", test_what_was_given_back_without_a_barrier_gets_one_later),
+    ("hold", "pg_advisory_xact_lock", "", test_a_lane_is_not_held_twice_while_the_first_hold_is_being_written),
+    (
+        "hold",
+        "else 0 end",
+        "else w.born end",
+        test_a_lane_is_never_held_twice_although_the_older_start_commits_later,
+    ),
+    ("commit_group", "skip locked", "", test_an_end_does_not_wait_for_a_sender_whose_transaction_stays_open),
+]
+
+
+@pytest.mark.parametrize(("function", "old", "new", "test"), MISSED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_safeguard_is_missed(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, function: str, old: str, new: str, test: Callable[[str], None]
+) -> None:
+    class Without(Edited):
+        edits = ((function, old, new),)
+
+    monkeypatch.setitem(globals(), "STORE", Without)
+    with pytest.raises((AssertionError, StoreError)):
+        test(postgres + "&lock_timeout=0.1&idle_timeout=2&statement_timeout=2")
