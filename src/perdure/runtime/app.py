@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -110,6 +110,8 @@ class Perdure:
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._news: dict[str, set[asyncio.Future[End | None]]] = {}
+        self._waiting: deque[tuple[float, asyncio.Future[End | None]]] = deque()  # who looks next if nothing is heard
+        self._alarm: asyncio.TimerHandle | None = None
         self._awaited: OrderedDict[str, End | _Pending | None] = OrderedDict()
 
     def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
@@ -542,10 +544,23 @@ class Perdure:
             future.set_result(known)
             return future
         self._news.setdefault(key, set()).add(future)
-        # News may get lost with its hint; a slow look makes up for it.
-        alarm = loop.call_later(self.settings.grace, _no_news, future)
-        future.add_done_callback(lambda _: alarm.cancel())
+        self._waiting.append((loop.time() + self.settings.grace, future))
+        if self._alarm is None:
+            self._alarm = loop.call_later(self.settings.grace, self._no_news)
         return future
+
+    def _no_news(self) -> None:
+        """News may get lost with its hint: who has waited for a while had better look."""
+        loop = asyncio.get_running_loop()
+        self._alarm = None
+        while self._waiting:
+            until, future = self._waiting[0]
+            if not future.done():
+                if until > loop.time():
+                    self._alarm = loop.call_at(until, self._no_news)
+                    return
+                future.set_result(None)
+            self._waiting.popleft()
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
         future.cancel()
@@ -570,6 +585,9 @@ class Perdure:
                 future.set_result(end)
 
     async def _hang_up(self) -> None:
+        if self._alarm is not None and not self._waiting:
+            self._alarm.cancel()
+            self._alarm = None
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
@@ -660,11 +678,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _no_news(future: asyncio.Future[End | None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:

@@ -75,20 +75,25 @@ class Run(Generic[R_co]):
 
     async def _settled(self, timeout: Duration | None) -> tuple[Status, bytes | None, bytes | None]:
         """Status, result and, if it is stuck, why; without a look at the store if our own worker ends it."""
-        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while True:
-                news = self._app.news(self.key)
-                try:
+        if timeout is None:
+            return await self._end()
+        async with asyncio.timeout(micros(timeout) / 1e6):
+            return await self._end()
+
+    async def _end(self) -> tuple[Status, bytes | None, bytes | None]:
+        while True:
+            news = self._app.news(self.key)
+            try:
+                if not self._fresh:
                     await self._app.stream.listen(self.key)
-                    if not self._fresh:
-                        head = await self.head()
-                        if head.status in ENDED or (head.status == "stuck" and not head.mail):
-                            return head.status, head.result, head.waits
-                    self._fresh = False
-                    if (end := await news) is not None:
-                        return end.status, end.result, None
-                finally:
-                    self._app.no_news(self.key, news)
+                    head = await self.head()
+                    if head.status in ENDED or (head.status == "stuck" and not head.mail):
+                        return head.status, head.result, head.waits
+                self._fresh = False
+                if (end := await news) is not None:
+                    return end.status, end.result, None
+            finally:
+                self._app.no_news(self.key, news)
 
     async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
         """Wait for one of these statuses. For people and tests; it looks rather than listens.
