@@ -62,9 +62,7 @@ def test_the_roles_suffice_to_migrate_and_to_work() -> None:
 
     with PostgresServer(private=True) as server:
         asyncio.run(set_up(server.address().removesuffix("/postgres")))
-        owner, worker = (
-            server.address(user=user).removesuffix("/postgres") + "/shop" for user in ("owner", "worker")
-        )
+        owner, worker = (server.address(user=user).removesuffix("/postgres") + "/shop" for user in ("owner", "worker"))
         assert "worker may run workers" in ran("perdure", "migrate", "--grant", "worker", "--store", owner)
         program = (
             "from perdure import Perdure; from shop import fulfil;"
@@ -75,8 +73,6 @@ def test_the_roles_suffice_to_migrate_and_to_work() -> None:
 
 def ran(*words: str) -> str:
     """What a command prints that ends well."""
-    done = subprocess.run(
-        words, cwd=FOLDER, env=environment(), capture_output=True, text=True, check=False, timeout=50
-    )
+    done = subprocess.run(words, cwd=FOLDER, env=environment(), capture_output=True, text=True, check=False, timeout=50)
     assert done.returncode == 0, done.stderr
     return done.stdout
