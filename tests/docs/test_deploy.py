@@ -26,7 +26,7 @@ def settings(text: str) -> list[tuple[str, str]]:
 
 def orders() -> list[list[str]]:
     """What follows `perdure` in each service of ours."""
-    found = re.findall(r"^    command: (\[.+\])$", COMPOSE, re.MULTILINE) + re.findall(r"^CMD (.+)$", DOCKERFILE, re.M)
+    found = re.findall(r"^(?:    command:|CMD) (\[.+\])$", COMPOSE + DOCKERFILE, re.MULTILINE)
     return [words for words in map(json.loads, found) if words[0] != "valkey-server"]
 
 
