@@ -1,7 +1,12 @@
-"""Examples and pages are programs of their own: they all run at the same time, and each test waits for its own."""
+"""Examples and pages are programs of their own: they all run at the same time, and each test waits for its own.
+
+A page whose code asks the environment for DATABASE_URL or REDIS_URL gets a database of its own on the PostgreSQL of
+this run, or its Redis.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +15,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+
+from tests.docs import servers
 
 ROOT = Path(__file__).parents[2]
 #: The words of a command after the name of the interpreter.
@@ -25,8 +32,29 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "job" in callspec.params:
             wanted.append(callspec.params["job"])
+    made: list[str] = []
     with ThreadPoolExecutor(6) as pool:
-        yield {job: pool.submit(_run, job, tmp_path_factory.mktemp("job")) for job in dict.fromkeys(wanted)}
+        begun = {}
+        for job in dict.fromkeys(wanted):
+            extra = _servers(job, request, made)
+            begun[job] = pool.submit(_run, job, tmp_path_factory.mktemp("job"), extra)
+        yield begun
+    for address in made:
+        asyncio.run(servers.drop(address))
+
+
+def _servers(job: Job, request: pytest.FixtureRequest, made: list[str]) -> dict[str, str]:
+    """The addresses that a page asks for. A server is started by the first page that does."""
+    text = Path(job[-1]).read_text() if job[-1].endswith(".md") else ""
+    extra: dict[str, str] = {}
+    if servers.DATABASE in text:
+        address = servers.address_of(request.getfixturevalue("postgres_server").address())
+        asyncio.run(servers.create(address))
+        made.append(address)
+        extra[servers.DATABASE] = address
+    if servers.REDIS in text:
+        extra[servers.REDIS] = request.getfixturevalue("redis_url")
+    return extra
 
 
 @pytest.fixture
@@ -40,11 +68,11 @@ def done(request: pytest.FixtureRequest, jobs: dict[Job, Future[Done]]) -> Done:
     return outcome
 
 
-def _run(job: Job, folder: Path) -> Done:
+def _run(job: Job, folder: Path, extra: dict[str, str]) -> Done:
     command = [sys.executable, "-W", "error", *job]
     # From the folder, so that whatever it leaves behind is left there; modules of the tests are found at the root.
     return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environment() | extra, capture_output=True, text=True, timeout=60, check=False
     )
 
 

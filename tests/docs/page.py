@@ -2,7 +2,7 @@
 
 A block with a bare `await` runs as in `python -m asyncio`. A `text` block right after a Python block is what it prints,
 where `...` stands for anything. `<!-- not run -->` before a block keeps it from being run. Tests that a page defines
-run at its end, each with a world.
+run at its end, each with a world. A page that asks for DATABASE_URL or REDIS_URL and finds none gets private servers.
 To run one page: python -m tests.docs.page docs/tutorial.md
 """
 
@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure.testing import World, run as virtually
+from perdure.testing.servers.postgres import PostgresServer
+from perdure.testing.servers.valkey import shared_server
+from tests.docs.servers import DATABASE, REDIS
 
 FENCE = re.compile(
     r"^(?P<skip><!-- not run -->\n+)?```python\n(?P<code>.*?)^```$(?:\n\n```text\n(?P<printed>.*?)^```$)?",
@@ -105,6 +108,16 @@ def fits(printed: str, wanted: str) -> bool:
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
+def main(pages: list[Path]) -> None:
+    with contextlib.ExitStack() as stack:
+        texts = "".join(page.read_text() for page in pages)
+        if DATABASE in texts and DATABASE not in os.environ:
+            os.environ[DATABASE] = stack.enter_context(PostgresServer(private=True)).address()
+        if REDIS in texts and REDIS not in os.environ:
+            os.environ[REDIS] = stack.enter_context(shared_server())
+        for page in pages:
+            run(page)
+
+
 if __name__ == "__main__":
-    for path in [Path(argument).resolve() for argument in sys.argv[1:]]:
-        run(path)
+    main([Path(argument).resolve() for argument in sys.argv[1:]])

@@ -291,6 +291,26 @@ async def test_an_action_for_which_there_is_no_room_runs_where_there_is(world: W
         assert sorted(calls) == [(f"default/s/{ref}/slowly", 1, "s") for ref in (1, 2)]
 
 
+async def test_an_action_with_a_queue_finds_room_only_on_that_queue(world: World) -> None:
+    @action(queue="elsewhere")
+    async def picky(n: int) -> int:
+        await asyncio.sleep(5)
+        return n
+
+    @workflow
+    async def several() -> int:
+        return sum(await asyncio.gather(*(picky(n) for n in range(3))))
+
+    async with World(workers=0, concurrency=1, spill="1s") as fleet:
+        fleet.add_worker(queues=["default", "elsewhere"])
+        await fleet.settle()
+        run = await fleet.start(several)
+        fleet.add_worker(queues=["default"])
+        assert await run.result() == 3
+        apart = (await fleet.app.find(parent=run.id)).heads
+        assert [head.queue for head in apart] == ["elsewhere"] * 2
+
+
 async def test_alone_a_worker_gets_through_all_that_it_has_no_room_for(world: World) -> None:
     async with World(workers=1, concurrency=2, spill="1s") as lonely:
         assert await lonely.run(side_by_side, 10) == 45

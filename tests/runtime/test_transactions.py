@@ -9,7 +9,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import ExecutionFailed, ExecutionNotFound, Perdure, Retry, action, event, workflow
+from perdure import (
+    Breaker,
+    ExecutionFailed,
+    ExecutionNotFound,
+    External,
+    Perdure,
+    Retry,
+    action,
+    event,
+    workflow,
+)
 from perdure.errors import UsageError
 from perdure.testing import check_log
 
@@ -174,6 +184,27 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
 async def _taken_over(app: Perdure, key: str) -> None:
     while len(tries) < 2:
         await asyncio.sleep(0.01)
+
+
+def test_a_success_closes_the_circuit_of_a_transactional_action(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        @action(transactional=True, breaker=Breaker(failures=1, pause=0.1))
+        async def ill_once() -> int:
+            tries.append(action.key)
+            if len(tries) == 1:
+                raise External("503")
+            return len(tries)
+
+        @workflow
+        async def asks() -> int:
+            return await ill_once()
+
+        await (await app.start(asks)).until("failed", timeout=10)
+        assert await (await app.start(asks)).result(timeout=10) == 2
+        worker: Any = app.worker
+        assert worker.attempts.circuits.known["ill_once"].state == "closed"
+
+    database(body)
 
 
 def test_where_there_are_no_such_transactions_it_says_so() -> None:

@@ -223,7 +223,7 @@ class Running:
             event, failure = await self._outcome()
         finally:
             now = self._shared.now()
-            if event is None or isinstance(failure, InvalidValue | LimitReached):
+            if (event or self._joint) is None or isinstance(failure, InvalidValue | LimitReached):
                 circuit.abandoned(ticket, now)
             else:
                 self._shared.circuits.ended(self.action, ticket, None if failure is None else self._kind(failure), now)

@@ -558,7 +558,7 @@ class Resident:
                 continue
             how = asked.spec.how
             if ref in self._crowded:
-                self._send_apart(asked, self.workflow.queue, now)
+                self._send_apart(asked, how.queue or self.workflow.queue, now)
                 continue
             if how.queue and how.queue not in self.house.settings.queue_names:
                 self._send_apart(asked, how.queue, now)
