@@ -40,7 +40,7 @@ def test_dev_shows_a_syntax_error_and_waits_for_its_repair(shop: Shop) -> None:
         dev.line("error: shop.py:.*invalid syntax")
         dev.line("note: waiting for a change")
         shop.file.write_text("x = 1\n")
-        dev.line("error: shop.py registers no workflow")
+        dev.line("error: shop.py registers nothing")
         dev.line("note: waiting for a change")
         shop.file.write_text(SHOP)
         dev.line("^ready shop.py")

@@ -145,7 +145,7 @@ def test_logs_are_json_on_stderr_and_prints_do_not_disturb_stdout(gated: Shop) -
 def test_a_worker_needs_code_and_a_store(shop: Shop) -> None:
     assert "there is no file" in shop.error("worker", "nope.py")
     shop.file.write_text("x = 1\n")
-    assert "registers no workflow" in shop.error("worker", "shop.py")
+    assert "registers nothing" in shop.error("worker", "shop.py")
     assert shop.run("worker", "shop.py", "--concurrency", "0", code=2).stderr
 
 

@@ -62,6 +62,15 @@ _StoreOption = Annotated[
         rich_help_panel="All commands",
     ),
 ]
+_StreamOption = Annotated[
+    str | None,
+    Option(
+        "--stream",
+        metavar="URL",
+        help="What hints travel on, as redis://HOST; else the setting `stream`.",
+        rich_help_panel="All commands",
+    ),
+]
 _TenantOption = Annotated[str | None, Option("--tenant", help="Whose executions.", rich_help_panel="All commands")]
 _ConfigOption = Annotated[
     str | None,
@@ -76,6 +85,7 @@ _JsonOption = Annotated[bool, Option("--json", help="Answer in JSON.", rich_help
 _DebugOption = Annotated[bool, Option("--debug", help="Show the traceback.", rich_help_panel="All commands")]
 _SHARED: dict[str, tuple[Any, Any]] = {
     "store": (_StoreOption, None),
+    "stream": (_StreamOption, None),
     "tenant": (_TenantOption, None),
     "config": (_ConfigOption, None),
     "json": (_JsonOption, False),
@@ -98,8 +108,9 @@ _HINTS: list[tuple[type[PerdureError], str]] = [
 class Call:
     """One invocation: what the shared options say."""
 
-    def __init__(self, store: str | None, tenant: str | None, json: bool, debug: bool) -> None:
+    def __init__(self, store: str | None, stream: str | None, tenant: str | None, json: bool, debug: bool) -> None:
         self.store = store
+        self.stream = stream
         self.tenant = tenant
         self.debug = debug
         self.show = Display(json)
@@ -107,7 +118,7 @@ class Call:
 
     def application(self, module: str | None = None, *, code: bool = False, **settings: Any) -> Perdure:
         """The application of a module, or one on the store alone."""
-        self.app = loading.application(module, store=self.store, tenant=self.tenant, **settings)
+        self.app = loading.application(module, store=self.store, stream=self.stream, tenant=self.tenant, **settings)
         if code and module is not None:
             loading.registered(module)
         return self.app
@@ -166,9 +177,15 @@ def command(
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def run(
-            store: str | None, tenant: str | None, config: str | None, json: bool, debug: bool, **given: Any
+            store: str | None,
+            stream: str | None,
+            tenant: str | None,
+            config: str | None,
+            json: bool,
+            debug: bool,
+            **given: Any,
         ) -> None:
-            call = Call(store, tenant, json, debug)
+            call = Call(store, stream, tenant, json, debug)
             try:
                 with call.show.undisturbed(), _configured(config):
                     answer = fn(call, **given)

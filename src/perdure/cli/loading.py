@@ -92,7 +92,7 @@ def application(spec: str | None, **chosen: Any) -> Perdure:
     # Read by the same rules as the environment, so a wrong value has the same error.
     read = load_settings({}, **given)
     settings = structs.replace(found.settings, **{name: getattr(read, name) for name in given})
-    if "store" in given:
+    if "store" in given or "stream" in given:
         Perdure.__init__(found, settings.store, settings=settings)
     else:
         Perdure.__init__(found, found.store, stream=found.stream, settings=settings)
@@ -101,8 +101,9 @@ def application(spec: str | None, **chosen: Any) -> Perdure:
 
 def registered(spec: str) -> None:
     """Something must be there to work with."""
-    if not registry.definitions():
-        raise Broken(f"{spec} registers no workflow: decorate an `async def` with @workflow")
+    actions = [one for one in registry.actions() if not one.name.startswith("perdure.")]
+    if not registry.definitions() and not actions:
+        raise Broken(f"{spec} registers nothing: decorate an `async def` with @workflow, or a function with @action")
 
 
 def directory(spec: str) -> Path:

@@ -35,6 +35,7 @@ async def start(
     input: Annotated[str | None, Option("--input", metavar="JSON", help="All arguments as one JSON list.")] = None,
     id: Annotated[str | None, Option("--id", help="The execution's id; the same id starts it once.")] = None,
     version: Annotated[int | None, Option("--version", help="Of the workflow; the newest unless given.")] = None,
+    lane: Annotated[str | None, Option("--lane", help="Executions of one lane run one at a time.")] = None,
     wait: Annotated[bool, Option("--wait", help="Wait for the result; 1 if it does not succeed.")] = False,
 ) -> int:
     """Start an execution.
@@ -44,7 +45,7 @@ async def start(
     given = values.json_list(input) if input is not None else []
     given += [values.json_value(text, "an argument") for text in args or ()]
     async with call.client(module, code=True, create=True) as client:
-        run = await client.start_by_name(workflow, given, version=version, id=id, by=user())
+        run = await client.start_by_name(workflow, given, version=version, id=id, lane=lane, by=user())
         if wait:
             return await _wait(call, client, run)
         if call.show.json:

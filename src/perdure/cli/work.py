@@ -182,6 +182,10 @@ def _workflow_data(one: Workflow[..., Any]) -> dict[str, Any]:
 def _limits(one: Action[..., Any]) -> str:
     limits = {"timeout": one.how.timeout, "deadline": one.how.deadline, "heartbeat": one.how.heartbeat}
     shown = [f"{name} {span(value)}" for name, value in limits.items() if value]
+    if one.how.queue:
+        shown.append(f"on queue {one.how.queue}")
+    if one.how.transactional:
+        shown.append("transactional")
     if one.how.concurrency is not None:
         shown.append(f"{one.how.concurrency} at once")
     if one.how.breaker is not None:

@@ -420,7 +420,7 @@ class Perdure:
             status=status,
             workflow=workflow,
             parent=None if parent is None else key_of(home, parent),
-            inner=parent is not None or workflow is not None,
+            inner=parent is not None or workflow is not None or status == "stuck",
             after=None if after is None else int(after.timestamp() * 1e6),
             before=None if before is None else int(before.timestamp() * 1e6),
             fields={**fields, **(published or {})},

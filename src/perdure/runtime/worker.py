@@ -509,7 +509,11 @@ class Worker:
             resident = self.residents.get(key)
             if resident is not None:
                 resident.deliver(boxes.get(key, ()))
-                self.ring(resident)
+                if resident.ended is not None and not boxes.get(key):
+                    # Its end was refused for mail that is still on its way, in a transaction of the sender's.
+                    self.ring_at(resident, self._clock.now() + 50_000)
+                else:
+                    self.ring(resident)
 
     # What is due.
 
