@@ -2,8 +2,8 @@
 
 usage: dying_process.py STORE STREAM PREFIX LEDGER POINT…
 
-A point is VERB-before-N or VERB-after-N: the N-th call. Every point has a process of its own, forked from this one, with
-an execution and a queue of the same name. How each process ended is printed as JSON.
+A point is VERB-before-N or VERB-after-N: the N-th call. Every point has a process of its own, forked from this one,
+with an execution and a queue of the same name. How each process ended is printed as JSON.
 """
 
 from __future__ import annotations
