@@ -17,14 +17,17 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test bench format clean tools \
+.PHONY: help demo demo-cluster check test bench format clean tools \
 	run-format run-lint run-mypy run-pyright run-layers run-core other-pythons
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## run the demonstration
 	@$(BIN)/python examples/demo.py
+
+demo-cluster: $(READY) ## the same on PostgreSQL and Redis: 2,000 orders, three workers, one of them killed
+	@$(BIN)/python examples/demo_cluster.py
 
 check: $(READY) ## format, lint, types, layers and the tests of the core: seconds
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools run-core

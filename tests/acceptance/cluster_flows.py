@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from perdure import Retry, action, event, workflow
+from perdure import Perdure, Retry, action, event, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -117,3 +117,17 @@ async def alone(seconds: float) -> None:
 @workflow
 async def stubborn() -> str:
     return await fail_once()
+
+
+@action
+async def print_page(seconds: float) -> None:
+    """One printer for all workers: who prints holds its lock."""
+    async with Perdure(os.environ["PERDURE_STORE"]) as app, app.lock("printer", lease=5, wait=30) as lock:
+        note("in", lock=lock.fence)
+        await asyncio.sleep(seconds)
+        note("out", lock=lock.fence)
+
+
+@workflow
+async def page(seconds: float) -> None:
+    await print_page(seconds)

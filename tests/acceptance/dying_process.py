@@ -1,8 +1,9 @@
 """Processes that die by SIGKILL at a given step of the protocol, before or after the step takes effect.
 
-usage: dying_process.py STORE STREAM PREFIX LEDGER POINT…, where a point is VERB-before-N or VERB-after-N: the N-th call. Every
-point has a process of its own, forked from this one, with an execution and a queue of the same name. How each process
-ended is printed as JSON.
+usage: dying_process.py STORE STREAM PREFIX LEDGER POINT…
+
+A point is VERB-before-N or VERB-after-N: the N-th call. Every point has a process of its own, forked from this one,
+with an execution and a queue of the same name. How each process ended is printed as JSON.
 """
 
 from __future__ import annotations
