@@ -1,4 +1,4 @@
-"""The workflows that are measured: one no-op step, five in sequence, ten in parallel and joined."""
+"""The workflows that are measured: one no-op step, five in sequence, ten in parallel and joined; and some that wait."""
 
 from __future__ import annotations
 
@@ -36,8 +36,16 @@ async def waits(n: int) -> int:
 
 
 @workflow
+async def sleeps(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@workflow
 async def long(steps: int) -> int:
     n = 0
     for _ in range(steps):
         n = await increment(n)
     return n
+
+
+MEASURED = {"W1": w1, "W5": w5, "F10": f10}
