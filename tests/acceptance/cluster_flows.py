@@ -50,7 +50,7 @@ def fail_once() -> str:
     return "done"
 
 
-@workflow
+@workflow(name="fleet_order")
 async def order(number: int) -> str:
     """Four steps, two of them side by side, and a short rest."""
     await work("reserve")

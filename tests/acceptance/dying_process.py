@@ -133,7 +133,7 @@ def dying_app(store: str, stream: str, prefix: str, point: str) -> Perdure:
 
 async def live(store: str, stream: str, prefix: str, point: str) -> None:
     """Client and worker in one; the worker whose turn is to release leaves in the middle."""
-    mine = workflow(errand, name="errand", queue=point)
+    mine = workflow(errand, name="dying_errand", queue=point)
     app = dying_app(store, stream, prefix, point)
     async with app, app.working(drain=0):
         run = await app.start(mine, "book", id=point)

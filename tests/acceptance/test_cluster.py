@@ -131,7 +131,8 @@ def test_what_is_paused_on_one_worker_goes_on_at_another_in_the_same_state(clust
             await until(lambda: len(cluster.ledger.of(run)) > 2, "some steps")
             await run.pause(reason="moving house")
             await run.until("paused", timeout=20)
-            before = await run.state()
+            while len((before := await run.state()).actions) < len(cluster.ledger.of(run)):  # what ran on
+                await asyncio.sleep(0.01)
             ann.signal(signal.SIGKILL)
             await asyncio.to_thread(ann.end)
             [bob] = await asyncio.to_thread(cluster.grow)

@@ -56,7 +56,7 @@ def die(cluster: Cluster) -> dict[str, int]:
 def test_killed_at_every_step_the_errand_is_still_run_right(make: Make, redis_url: str, stream: str) -> None:
     cluster = make(redis_url if stream == "redis" else "", **SETTINGS)
     die(cluster)
-    errands = workflow(errand, name="errand")
+    errands = workflow(errand, name="dying_errand")
 
     async def finish(point: str) -> str:
         # A client that got no answer repeats its calls with the same ids.

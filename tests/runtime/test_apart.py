@@ -8,6 +8,7 @@ import pytest
 
 from perdure import ActionFailed, Retry, action, workflow
 from perdure.core import events as ev
+from perdure.errors import UsageError
 from perdure.runtime.run import Run
 from perdure.testing import World
 
@@ -33,14 +34,14 @@ def note() -> None:
 
 
 @action(queue="elsewhere")
-async def resize(n: int) -> int:
+async def shrink(n: int) -> int:
     note()
     return n * 2
 
 
 @workflow
 async def album(n: int) -> list[int]:
-    return [await resize(n), *await asyncio.gather(resize(n + 1), resize(n + 2))]
+    return [await shrink(n), *await asyncio.gather(shrink(n + 1), shrink(n + 2))]
 
 
 async def types(world: World, run: Run[object]) -> list[str]:
@@ -51,7 +52,7 @@ async def test_the_result_comes_back_and_the_key_is_that_of_the_call(world: Worl
     fleet = await split(world)
     run = await fleet.start(album, 1, id="a")
     assert await run.result() == [2, 4, 6]
-    assert sorted(calls) == [(f"default/a/{ref}/resize", 1, "a") for ref in (1, 2, 3)]
+    assert sorted(calls) == [(f"default/a/{ref}/shrink", 1, "a") for ref in (1, 2, 3)]
     assert (await types(fleet, run)).count("ActionScheduled") == 3
 
 
@@ -242,7 +243,7 @@ async def test_why_names_the_execution_that_runs_the_action(world: World) -> Non
     fleet.workers[1].process.kill()
     run = await fleet.start(album, 1, id="a")
     await fleet.advance("10s")
-    assert "resize runs apart, as execution a.1" in str(await run.why())
+    assert "shrink runs apart, as execution a.1" in str(await run.why())
 
 
 async def test_two_slow_actions_of_one_execution_run_on_two_workers_and_join(world: World) -> None:
@@ -277,14 +278,14 @@ async def slowly(n: int) -> int:
 
 
 @workflow
-async def side_by_side(count: int) -> int:
+async def slowly_side_by_side(count: int) -> int:
     return sum(await asyncio.gather(*(slowly(n) for n in range(count))))
 
 
 async def test_an_action_for_which_there_is_no_room_runs_where_there_is(world: World) -> None:
     async with World(workers=2, concurrency=1, spill="1s") as fleet:
         began = fleet.micros()
-        run = await fleet.start(side_by_side, 2, id="s")
+        run = await fleet.start(slowly_side_by_side, 2, id="s")
         assert await run.result() == 1
         assert fleet.micros() - began < 7_000_000
         assert "ActionScheduled" in await types(fleet, run)
@@ -313,11 +314,24 @@ async def test_an_action_with_a_queue_finds_room_only_on_that_queue(world: World
 
 async def test_alone_a_worker_gets_through_all_that_it_has_no_room_for(world: World) -> None:
     async with World(workers=1, concurrency=2, spill="1s") as lonely:
-        assert await lonely.run(side_by_side, 10) == 45
+        assert await lonely.run(slowly_side_by_side, 10) == 45
         assert len(calls) == 10
 
 
 async def test_what_waits_for_a_place_survives_a_crash_at_every_call(world: World) -> None:
     async with World(workers=0, concurrency=1, spill="1s") as crowded:
-        report = await crowded.crash_everywhere(side_by_side, 3, same_inputs=False)
+        report = await crowded.crash_everywhere(slowly_side_by_side, 3, same_inputs=False)
         assert report.runs > 4
+
+
+def test_two_actions_of_one_name_are_refused_if_one_has_a_queue() -> None:
+    def declare(module: str, **options: str) -> None:
+        async def enlarge() -> None: ...
+
+        enlarge.__qualname__, enlarge.__module__ = "enlarge", module
+        enlarge.__code__ = enlarge.__code__.replace(co_filename=f"{module}.py")
+        action(**options)(enlarge)
+
+    declare("one")
+    with pytest.raises(UsageError, match="two actions enlarge: one.enlarge and two.enlarge"):
+        declare("two", queue="elsewhere")

@@ -40,6 +40,12 @@ class Registry:
 
     def add_action(self, action: Action[..., Any]) -> None:
         others = [known for known in self._actions.get(action.name, ()) if not _same(known.fn, action.fn)]
+        if others and any(one.how.queue for one in (action, *others)):
+            places = " and ".join(_place(one.fn) for one in (*others, action))
+            raise UsageError(
+                f"there are two actions {action.name}: {places}; one with a queue is found by its name, so give them"
+                " different names"
+            )
         self._actions[action.name] = [*others, action]
 
     def workflow(self, name: str, version: int | None = None) -> Workflow[..., Any]:
@@ -63,7 +69,11 @@ class Registry:
 
         name, _, version = definition.removeprefix(ACTION).rpartition("@")
         known = [action for action in self._actions.get(name, ()) if str(action.version) == version]
-        return Apart(known[-1]) if known else None
+        return Apart(known[0]) if len(known) == 1 else None
+
+    def findable(self, action: Action[..., Any]) -> bool:
+        """Whether its name is enough to find it: only then may another process run it."""
+        return len(self._actions.get(action.name, ())) == 1
 
     def action(self, name: str) -> Action[..., Any]:
         known = self._actions.get(name, [])

@@ -48,6 +48,7 @@ class House(Protocol):
     @property
     def spill(self) -> float | None: ...
     def now(self) -> int: ...
+    def findable(self, action: Action[..., Any]) -> bool: ...
     async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> None: ...
 
 
@@ -205,7 +206,8 @@ class Running:
 
     def _patience(self) -> float | None:
         """How long to wait for a place; an action that runs apart already, or that was announced, waits."""
-        return None if self.action.call_key or self.asked.started else self._shared.spill
+        stays = self.action.call_key or self.asked.started or not self._shared.house.findable(self.action)
+        return None if stays else self._shared.spill
 
     async def _guarded(self) -> ev.Event | None:
         """The outcome, as far as the circuit of the action lets this attempt through."""

@@ -34,6 +34,7 @@ from perdure.core.records import (
     tenant_of,
 )
 from perdure.errors import OutcomeUnknown, StoreError, UsageError
+from perdure.flows.action import Action
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Joining, Store, Stream
@@ -186,6 +187,9 @@ class Worker:
 
     def now(self) -> int:
         return self._clock.now()
+
+    def findable(self, action: Action[..., Any]) -> bool:
+        return self._registry.findable(action)
 
     def use(self, workflow: Workflow[..., Any]) -> None:
         self._registry.use(workflow)

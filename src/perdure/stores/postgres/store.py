@@ -381,7 +381,7 @@ async def _roll_back(line: Line, transaction: Any) -> None:
     try:
         async with asyncio.timeout(line.patience):
             await transaction.rollback()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
         line.drop()  # the server rolls back what has lost its connection
 
 
