@@ -131,6 +131,11 @@ def test_what_is_paused_on_one_worker_goes_on_at_another_in_the_same_state(clust
             await until(lambda: len(cluster.ledger.of(run)) > 2, "some steps")
             await run.pause(reason="moving house")
             await run.until("paused", timeout=20)
+
+            async def rests() -> bool:
+                return (await run.head()).holder is None
+
+            await until(rests, "what ran when it was paused has ended")
             before = await run.state()
             ann.signal(signal.SIGKILL)
             await asyncio.to_thread(ann.end)

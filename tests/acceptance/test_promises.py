@@ -26,12 +26,12 @@ Of locks:
 
 | promise | shown by |
 |---|---|
-| a lock is acquired | tests/streams/test_redis_locks.py::test_a_lock_has_one_holder |
+| a lock is acquired | src/perdure/testing/contract.py::test_a_lock_has_one_holder |
 | a lock is acquired by one process | tests/acceptance/test_cluster_load.py::test_a_lock_on_postgres_is_held_by_one_process_at_a_time |
-| a lock is released | tests/streams/test_redis_locks.py::test_a_lock_that_was_dropped_is_free |
+| a lock is released | src/perdure/testing/contract.py::test_a_lock_that_was_dropped_is_free |
 | a lock is released by its holder alone | tests/acceptance/test_cluster_load.py::test_nobody_releases_a_lock_of_somebody_else |
 | a lock is extended | tests/runtime/test_locks.py::test_extending_lengthens_the_lease |
-| many acquire it at the same time | tests/streams/test_redis_locks.py::test_of_many_who_want_it_at_once_one_gets_it |
+| many acquire it at the same time | src/perdure/testing/contract.py::test_of_many_who_want_it_at_once_one_gets_it |
 | a dead holder's lock is taken over | tests/acceptance/test_cluster_load.py::test_a_lock_of_a_killed_process_is_taken_over_with_a_higher_fence |
 
 From end to end:
