@@ -67,7 +67,7 @@ def test_mail_for_an_execution_that_a_worker_holds_reaches_that_worker(make: Mak
 
     async def main() -> None:
         async with cluster.app() as app:
-            run = await app.start(watchful, 3.0)
+            run = await app.start(watchful, 1.5)
             await until(lambda: bool(cluster.ledger.of(run)), "the action begins")
             await run.send("word", "hello")
 
