@@ -197,7 +197,8 @@ begin
   end if;
 end $$;
 
--- What is due, for hinting. Tenants take turns among the earliest few and the latest few; what another claim has locked is left to it.
+-- What is due, for hinting. Tenants take turns among the earliest few and the latest few; what another claim has
+-- locked is left to it.
 create function claim(queues text[], definitions text[], most int, grace bigint)
 returns table (key text, queue text, holder text)
 language plpgsql
