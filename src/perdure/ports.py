@@ -86,7 +86,8 @@ class Store(Protocol):
         """Rows that are due, for hinting. A lapsed hold is freed and counted; a row is due again `grace` later,
         doubling with every unanswered hint up to 32 times.
 
-        Tenants are served in turn: of the earliest rows, four times as many as asked for, one of each at a time.
+        Tenants are served in turn, one row of each at a time, among the earliest and the latest rows, of each four
+        times as many as asked for: who comes late to a flood of another tenant does not wait for its end.
         """
         ...
 

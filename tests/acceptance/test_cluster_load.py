@@ -117,9 +117,9 @@ def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(clust
     asyncio.run(main())
 
 
-def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, redis_url: str) -> None:
-    # Several streams for one queue: hints of a tenant use two of them, so they do not stand in the way of others.
-    cluster = make(redis_url, resident=100, concurrency=10, stream_shards=8)
+@pytest.mark.parametrize("stream", ["redis", "postgres"])
+def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, redis_url: str, stream: str) -> None:
+    cluster = make(redis_url if stream == "redis" else "", resident=100, concurrency=10)
     cluster.grow(2)
 
     async def twenty(app: Perdure, name: str) -> float:

@@ -7,7 +7,7 @@ something, so each is atomic; a commit is checked completely before anything of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 
 import msgspec
 from msgspec import Struct
@@ -124,6 +124,13 @@ class _Agenda:
             heappop(self._heaps[it.start.queue, it.start.definition])
             it.noted = None
             yield it
+
+    def latest(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
+        """The latest ones that are due, in the order of their times; they stay on the agenda."""
+        entries = (entry for q in queues for d in definitions for entry in self._heaps.get((q, d), ()))
+        true = ((due, key) for due, key in entries if due <= now and self._executions[key].earliest() == due)
+        for _, key in sorted(nlargest(limit, true)):
+            yield self._executions[key]
 
     def _top(self, heap: list[tuple[int, str]]) -> tuple[int, _Execution] | None:
         while heap:
@@ -389,10 +396,13 @@ class MemoryStore:
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         now = self._ticker.now()
         grace = max(grace, 1)  # a row that stayed due would be found for ever
-        window = {it.start.key: it for it in self._agenda.pull(queues, definitions, now, limit * WINDOW)}
-        chosen = share_out(window, limit)
-        found = [self._hint(window.pop(key), now, grace) for key in chosen]
-        for it in window.values():
+        front = {it.start.key: it for it in self._agenda.pull(queues, definitions, now, limit * WINDOW)}
+        back = {}
+        if len(front) == limit * WINDOW:
+            back = {it.start.key: it for it in self._agenda.latest(queues, definitions, now, limit * WINDOW)}
+        window = front | back
+        found = [self._hint(window[key], now, grace) for key in share_out(window, limit)]
+        for it in front.values():
             self._agenda.note(it)
         return found
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
-from itertools import islice, starmap
+from itertools import starmap
 from typing import Any, TypeVar
 
 from msgspec.structs import astuple
@@ -520,14 +520,14 @@ class _Transaction:
     # What is due
 
     def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
-        """The earliest of both kinds, each execution once, the tenants in turn."""
+        """The earliest and the latest of both kinds, each execution once, the tenants in turn."""
         window = limit * WINDOW
         due = [(at, key, "wake") for at, key in self._due_wakes(queues, definitions, window)]
         due += [(at, key, "mail") for at, key in self._due_mail(queues, definitions, window)]
         kinds: dict[str, set[str]] = {}
         for _, key, kind in sorted(due):
             kinds.setdefault(key, set()).add(kind)
-        chosen = share_out(islice(kinds, window), limit)
+        chosen = share_out(kinds, limit)
         for key in chosen:
             if "wake" in kinds[key]:
                 self._hint_wake(key, grace)
@@ -539,19 +539,26 @@ class _Transaction:
 
     def _due_wakes(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> Iterator[tuple[int, str]]:
         # One look into the index per pair stays short however many rows of others are due.
-        sql = "select due, key from wakes where queue = ? and definition = ? and due <= ? order by due limit ?"
+        sql = "select due, key from wakes where queue = ? and definition = ? and due <= ? order by due"
         for queue in queues:
             for definition in definitions:
-                yield from self._db.execute(sql, (queue, definition, self.now, limit))
+                yield from self._both_ends(sql, (queue, definition, self.now), limit)
+
+    def _both_ends(self, sql: str, values: tuple[Any, ...], limit: int) -> list[Any]:
+        """So many rows from the front and, if there may be more, from the back: whoever came last to a flood."""
+        front = self._db.execute(f"{sql} limit ?", (*values, limit)).fetchall()
+        if len(front) < limit:
+            return front
+        return front + self._db.execute(f"{sql} desc limit ?", (*values, limit)).fetchall()
 
     def _due_mail(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> Iterator[tuple[int, str]]:
         sql = (
             "select m.due, m.key, w.key is null from messages m left join wakes w on w.key = m.key"
             " where m.queue = ? and m.due <= ? and (w.key is null or w.definition in (select value from json_each(?)))"
-            " order by m.due limit ?"
+            " order by m.due"
         )
         for queue in queues:
-            for due, key, orphan in self._db.execute(sql, (queue, self.now, json.dumps(definitions), limit)).fetchall():
+            for due, key, orphan in self._both_ends(sql, (queue, self.now, json.dumps(definitions)), limit):
                 if orphan:
                     # Nobody will ever fold it: its execution has ended.
                     self._changed("delete from messages where key = ?", key)

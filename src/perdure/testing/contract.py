@@ -1005,6 +1005,25 @@ class _Waking(_StoreTests):
         assert "small/one" in await claimed(store, limit=2)
 
     @scenario
+    async def test_who_comes_late_to_a_flood_is_claimed_before_its_end(self, store: Store) -> None:
+        await store.start([begin(f"flood/{number:02}") for number in range(50)], 0)
+        self.advance(1)
+        await store.start([begin("small/one")], 0)
+        self.advance(1)
+        assert await claimed(store, limit=2) == ["flood/00", "small/one"]
+        assert await claimed(store, limit=2) == ["flood/01", "flood/02"]
+
+    @scenario
+    async def test_mail_that_comes_late_to_a_flood_is_claimed_before_its_end(self, store: Store) -> None:
+        keys = [*(f"flood/{number:02}" for number in range(50)), "small/one"]
+        await store.start([begin(key) for key in keys], 100 * GRACE)
+        await store.send([letter(key=key) for key in keys[:-1]], 0)
+        self.advance(1)
+        await store.send([letter(key=keys[-1])], 0)
+        self.advance(1)
+        assert "small/one" in await claimed(store, limit=2)
+
+    @scenario
     async def test_what_a_claim_leaves_out_is_due_for_the_next(self, store: Store) -> None:
         keys = [f"{tenant}/{number}" for tenant in ("a", "b") for number in range(6)]
         await store.start([begin(key) for key in keys], 0)

@@ -197,7 +197,8 @@ begin
   end if;
 end $$;
 
--- What is due, for hinting. Tenants take turns among the earliest few; what another claim has locked is left to it.
+-- What is due, for hinting. Tenants take turns among the earliest few and the latest few; what another claim has
+-- locked is left to it.
 create function claim(queues text[], definitions text[], most int, grace bigint)
 returns table (key text, queue text, holder text)
 language plpgsql
@@ -222,10 +223,19 @@ begin
       cross join lateral (select w.key, w.due from wakes w
                           where w.queue = q and w.definition = d and w.due <= now order by w.due limit near) c
     union all
+    select c.key, c.due from unnest(queues) q cross join unnest(definitions) d
+      cross join lateral (select w.key, w.due from wakes w
+                          where w.queue = q and w.definition = d and w.due <= now order by w.due desc limit near) c
+    union all
     select c.key, c.due from unnest(queues) q
       cross join lateral (select w.key, m.due from messages m join wakes w on w.key = m.key
                           where m.queue = q and m.due <= now and w.definition = any (definitions)
-                          order by m.due limit near) c),
+                          order by m.due limit near) c
+    union all
+    select c.key, c.due from unnest(queues) q
+      cross join lateral (select w.key, m.due from messages m join wakes w on w.key = m.key
+                          where m.queue = q and m.due <= now and w.definition = any (definitions)
+                          order by m.due desc limit near) c),
   turns as (
     select f.key, f.due, row_number() over (partition by split_part(f.key, '/', 1) order by f.due, f.key) as turn
     from (select due.key, min(due.due) as due from due group by due.key) f)
