@@ -20,7 +20,7 @@ from bench.servers import Servers
 
 
 def measure_embedded(scale: embedded.Scale) -> dict[str, Any]:
-    console.print(f"SQLite {sqlite3.sqlite_version}, synchronous=FULL")
+    console.print(f"\nSQLite {sqlite3.sqlite_version}, synchronous=FULL")
     figures: dict[str, Any] = {"sqlite": sqlite3.sqlite_version, "throughput": {}}
     with console.status("…") as status:
         for name in MEASURED:
@@ -65,7 +65,7 @@ def main() -> None:
     chosen = parser.parse_args()
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
     figures: dict[str, Any] = {"machine": machine}
-    console.print(f"Python {machine['python']}, {machine['cores']} cores, {machine['system']}\n")
+    console.print(f"Python {machine['python']}, {machine['cores']} cores, {machine['system']}")
     if chosen.only in (None, "embedded"):
         figures["embedded"] = measure_embedded(embedded.QUICK if chosen.quick else embedded.FULL)
     if chosen.only != "embedded":

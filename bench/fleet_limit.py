@@ -82,7 +82,7 @@ class Turns(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ class Worker:
         task.add_done_callback(self._running.discard)
 
     async def _run(self, key: str, program: str, hint: bytes) -> None:
-        loop, version, ref = Turns(), 1, 0
+        loop, version, ref = Turns(), 1, 0  # type: ignore[abstract] # what it lacks nobody calls
         main = loop.create_task(PROGRAMS[program]())
         loop.turn()
         while wishes := loop.take():

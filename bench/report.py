@@ -45,7 +45,14 @@ def throughput(found: Mapping[str, Any], at_once: int) -> None:
 
 
 def latency(found: Mapping[str, Any]) -> None:
-    table = _table("fleet: at 10 executions a second, and how late timers fire", "", "", "measured", "p50", "p99")
+    table = _table(
+        "fleet: from start to result at 10 executions a second, and how late timers fire",
+        "",
+        "",
+        "measured",
+        "p50",
+        "p99",
+    )
     for profile, parts in found.items():
         for name, one in parts.items():
             table.add_row(name, profile, f"{one['count']:,}", _ms(one["p50"]), _ms(one["p99"]))
@@ -62,7 +69,9 @@ def compared(title: str, found: Mapping[str, Any]) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
+    """A table below its title, which may be wider."""
+    console.print(f"\n{title}", style="italic")
+    table = Table(box=None)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table
