@@ -25,7 +25,7 @@ def throughput(servers: Servers, profiles: list[str], scale: Scale, tell: Tell) 
         fleets["by hand"] = stack.enter_context(bare(servers, "full_bare"))
         for fleet in fleets.values():
             warm_up(fleet, scale)
-        found = {program: compare(fleets, program, scale, tell) for program in WORKFLOWS}
+        found = {program: compare(servers, fleets, program, scale, tell) for program in WORKFLOWS}
     return {
         program: {name: _with_share(one, best["by hand"]) for name, one in best.items()}
         for program, best in found.items()
@@ -64,7 +64,7 @@ def workers(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
         fleets = {"one worker": one, "two workers": two}
         for fleet in fleets.values():
             warm_up(fleet, scale)
-        return _beside(compare(fleets, "W5", scale, tell))
+        return _beside(compare(servers, fleets, "W5", scale, tell))
 
 
 def stored(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def stored(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
             warm_up(fleets[name], scale)
             tell(f"filling a store with {count:,} finished executions")
             asyncio.run(fill(servers, schema, count))
-        return _beside(compare(fleets, "W5", scale, tell))
+        return _beside(compare(servers, fleets, "W5", scale, tell))
 
 
 def _beside(best: dict[str, Figures]) -> dict[str, Any]:
