@@ -49,7 +49,7 @@ class RecordingStore(SqliteStore):
         self.batches.append([(_HOLD, [(lease, key) for key in keys])])
         return await super().hold(keys, me, lease, known)
 
-    async def commit(self, group: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         rows = [(c.key, r.version, r.fence, r.type, r.message_id, r.data, r.at) for c in group for r in c.rows]
         batch: list[tuple[str, list[tuple[Any, ...]]]] = [(_EVENT, rows)]
         ends = [(c.key, c.settle) for c in group if isinstance(c.settle, End)]
@@ -60,7 +60,7 @@ class RecordingStore(SqliteStore):
         if parks:
             batch.append((_PARK, [(park.due, key) for key, park in parks]))
         self.batches.append(batch)
-        return await super().commit(group)
+        return await super().commit(group, grace)
 
 
 def write(batches: list[list[tuple[str, list[tuple[Any, ...]]]]], path: Path) -> float:

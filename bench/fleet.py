@@ -155,9 +155,13 @@ def warm_up(fleet: Fleet, scale: Scale) -> None:
         fleet.run(Job(program, min(300, scale.count), 100))
 
 
-def compare(fleets: Mapping[str, Fleet], program: str, scale: Scale, tell: Tell) -> dict[str, Figures]:
+def compare(
+    servers: Servers, fleets: Mapping[str, Fleet], program: str, scale: Scale, tell: Tell
+) -> dict[str, Figures]:
     """Let fleets take turns with one program; the best round of each."""
     best: dict[str, Figures] = {}
+    tell(f"{program}: the servers tidy up")
+    servers.tidy_up()
     for number in range(scale.rounds):
         for name, fleet in fleets.items():
             tell(f"{program}, {name}, round {number + 1} of {scale.rounds}")

@@ -82,7 +82,7 @@ class Turns(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:  # type: ignore[override]
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -179,12 +179,15 @@ class Worker:
             hints = [(hint, fields[b"k"].decode(), fields[b"p"].decode()) for hint, fields in found[0][1]]
             await self._holds.execute(_HOLDS, [key for _, key, _ in hints], "bare", now() + 10_000_000)
             for hint, key, program in hints:
-                task = asyncio.create_task(self._run(key, program, hint))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                self._begin(self._run(key, program, hint))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _run(self, key: str, program: str, hint: bytes) -> None:
-        loop, version, ref = Turns(), 1, 0
+        loop, version, ref = Turns(), 1, 0  # type: ignore[abstract] # what it lacks nobody calls
         main = loop.create_task(PROGRAMS[program]())
         loop.turn()
         while wishes := loop.take():
@@ -220,7 +223,7 @@ class Worker:
         if ends:
             keys, results = [write.key for write in ends], [write.result for write in ends]
             await self._commits.execute(_ENDS, *columns, keys, results, now())
-            await self._tell(ends)
+            self._begin(self._tell(ends))  # the next group need not wait for it
         else:
             await self._commits.execute(_EVENTS, *columns)
         return [None] * len(group)
@@ -243,6 +246,7 @@ class Client:
         self._count = 0
         self._batch: Batch[tuple[str, str], None] = Batch(self._start, 400)
         self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._hinting: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         self._starts, self._sender = await self._place.connect(), self._place.redis()
@@ -263,7 +267,9 @@ class Client:
         pipeline = self._sender.pipeline(transaction=False)
         for key, program in group:
             pipeline.xadd(self._place.hints, {"k": key, "p": program})
-        await pipeline.execute()
+        # The next group need not wait until these hints are on their way.
+        self._hinting.add(task := asyncio.create_task(pipeline.execute()))
+        task.add_done_callback(self._hinting.discard)
         return [None] * len(group)
 
     def one_of(self, program: str) -> One:

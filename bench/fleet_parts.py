@@ -25,7 +25,7 @@ def throughput(servers: Servers, profiles: list[str], scale: Scale, tell: Tell) 
         fleets["by hand"] = stack.enter_context(bare(servers, "full_bare"))
         for fleet in fleets.values():
             warm_up(fleet, scale)
-        found = {program: compare(fleets, program, scale, tell) for program in WORKFLOWS}
+        found = {program: compare(servers, fleets, program, scale, tell) for program in WORKFLOWS}
     return {
         program: {name: _with_share(one, best["by hand"]) for name, one in best.items()}
         for program, best in found.items()
@@ -64,9 +64,7 @@ def workers(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
         fleets = {"one worker": one, "two workers": two}
         for fleet in fleets.values():
             warm_up(fleet, scale)
-        best = compare(fleets, "W5", scale, tell)
-    ratio = best["two workers"].rate / best["one worker"].rate
-    return {**{name: msgspec.to_builtins(figures) for name, figures in best.items()}, "ratio": ratio}
+        return _beside(compare(servers, fleets, "W5", scale, tell))
 
 
 def stored(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
@@ -78,9 +76,11 @@ def stored(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
             warm_up(fleets[name], scale)
             tell(f"filling a store with {count:,} finished executions")
             asyncio.run(fill(servers, schema, count))
-        best = compare(fleets, "W5", scale, tell)
-    few, many = (best[name] for name in names)
-    return {
-        "figures": {name: msgspec.to_builtins(figures) for name, figures in best.items()},
-        "ratio": many.rate / few.rate,
-    }
+        return _beside(compare(servers, fleets, "W5", scale, tell))
+
+
+def _beside(best: dict[str, Figures]) -> dict[str, Any]:
+    """Two fleets, and the second's rate against the first's."""
+    first, second = best.values()
+    figures = {name: msgspec.to_builtins(one) for name, one in best.items()}
+    return {"figures": figures, "ratio": second.rate / first.rate}

@@ -19,8 +19,16 @@ from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
 
 _PROC = Path("/proc")
-#: Room for what is filled in by one statement. A checkpoint in the middle of a round would be measured with it.
-_SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "30min"}
+#: Checkpoints and vacuums come between rounds, not in the middle of one: they would be counted against whoever runs
+#: just then, though they clean up after all.
+_SETTINGS = {
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "30min",
+    "autovacuum": "off",
+}
+#: Who owns the tables: no worker should be a superuser.
+_ROLE = "bench"
 
 
 class Servers:
@@ -36,7 +44,7 @@ class Servers:
         with ExitStack() as opening:
             opening.enter_context(self._postgres)
             opening.enter_context(self._valkey)
-            self.facts, self.postgres_pid = asyncio.run(self._ask())
+            self.facts, self.postgres_pid = asyncio.run(self._prepare())
             info = self._valkey.do("INFO", "server").decode()
             self.facts["valkey"] = _said(info, "valkey_version") or _said(info, "redis_version")
             self.valkey_pid = int(_said(info, "process_id"))
@@ -47,20 +55,33 @@ class Servers:
         self._open.close()
 
     def store(self, schema: str) -> str:
-        return self._postgres.address(schema=schema)
+        return self._postgres.address(user=_ROLE, schema=schema)
 
     @property
     def stream(self) -> str:
         return self._valkey.url
 
-    async def connect(self) -> Any:
-        """A connection without our timeouts."""
-        return await asyncpg.connect(self._postgres.address())
+    def tidy_up(self) -> None:
+        """What the server would do by itself sooner or later: vacuum, new statistics, a checkpoint."""
+        asyncio.run(self._tidy_up())
 
-    async def _ask(self) -> tuple[dict[str, str], int | None]:
-        """What the server says of itself, and its process: the parent of the one that serves this connection."""
+    async def _tidy_up(self) -> None:
         connection = await self.connect()
         try:
+            await connection.execute("vacuum (analyze)")
+            await connection.execute("checkpoint")
+        finally:
+            await connection.close()
+
+    async def connect(self) -> Any:
+        """A connection of the superuser, without timeouts."""
+        return await asyncpg.connect(self._postgres.address())
+
+    async def _prepare(self) -> tuple[dict[str, str], int | None]:
+        """Make the role; what the server says of itself, and its process: the parent of the one that serves us."""
+        connection = await self.connect()
+        try:
+            await connection.execute(f"create role {_ROLE} login; grant create on database postgres to {_ROLE}")
             names = "server_version", "fsync", "synchronous_commit", "shared_buffers"
             facts = {name: str(await connection.fetchval(f"show {name}")) for name in names}
             return facts, parent_of(await connection.fetchval("select pg_backend_pid()"))

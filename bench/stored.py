@@ -1,8 +1,7 @@
 """Fills a store with finished executions: copies, under other keys, of one that the engine has run and ended.
 
 Everything in them is what the store itself wrote, except that their keys are older than any key that is made today, as
-those of old executions are. The tables are vacuumed and analyzed afterwards, which the server would do by itself in
-the middle of a round.
+those of old executions are. The caller lets the server tidy up afterwards.
 """
 
 from __future__ import annotations
@@ -32,8 +31,5 @@ async def fill(servers: Servers, schema: str, count: int) -> None:
     connection = await servers.connect()
     try:
         await connection.execute(_FILL.format(schema=schema), count)
-        for table in ("heads", "events"):
-            await connection.execute(f"vacuum (analyze) {schema}.{table}")
-        await connection.execute("checkpoint")
     finally:
         await connection.close()
