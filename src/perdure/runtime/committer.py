@@ -106,12 +106,11 @@ class Committer:
 
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""
-        now, time = self._clock.now(), asyncio.get_running_loop().time()
+        now, time = self._clock.now(), self._time()
+        ready, most, full = self._ready, self._settings.group, self._settings.group_bytes
         with turns():
-            while (
-                self._ready and len(group.commits) < self._settings.group and group.bytes < self._settings.group_bytes
-            ):
-                resident = self._ready.popleft()
+            while ready and len(group.commits) < most and group.bytes < full:
+                resident = ready.popleft()
                 resident.rung = False
                 if resident.flying:
                     resident.recalled = True  # its time comes when its commit has landed

@@ -200,12 +200,16 @@ class Resident:
         if not self._loaded:
             self._loaded = True
             self._begin(now)
-        self._feed(now)
+        if self.inputs:
+            self._feed(now)
         while self._letters:
             self._fold(self._letters.pop(0), now)
             self._feed(now)
-        self._by_itself(now)
-        self._announce(now)
+        replay = self.replay
+        if replay is not None and (replay.loop.timers or replay.paused is not None or replay.cancel is not None):
+            self._by_itself(now)
+        if (replay := self.replay) is not None and (replay.fresh or self._crowded):
+            self._announce(now)
         if self._progress:
             self._note_progress(now)
         self._settle = self._decide(now)
@@ -230,9 +234,14 @@ class Resident:
         """All of the last `prepare` is durable."""
         if self.house.settings.replay_always:
             self.history.extend(self.rows)
-        self.rows, self._done, self._children, self._mail, self._fired = [], [], [], [], None
-        self._shown = None
-        self._sent.clear()
+        self.rows, self._fired, self._shown = [], None, None
+        if self._done:
+            self._done = []
+        if self._children:
+            self._children = []
+        if self._mail:
+            self._mail = []
+            self._sent.clear()
 
     def relive(self, now: int) -> None:
         """Throw the replay away and make it again from the log: what differs then would differ after a crash."""
@@ -333,13 +342,14 @@ class Resident:
 
     def _append(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
         """One row, and the turn that it causes."""
-        if self._ending() and not isinstance(event, ev.EventReceived | ev.CancelRequested | ev.ChildSettled):
+        replay = self.replay
+        if replay is not None and replay.outcome is not None and not isinstance(event, _LATE):
             return  # nobody waits for it any more
         self._write(event, now, message_id)
-        if self.replay is None:
+        if replay is None:
             return
         try:
-            self.replay.feed(event, self.version, self.at)
+            replay.feed(event, self.version, self.at)
             self._take(now)
         except FAULTS as fault:
             self._stick(fault, now)
@@ -389,14 +399,15 @@ class Resident:
         """Write what the turn gave out."""
         replay = self.replay
         assert replay is not None
-        for output in replay.take():
+        for output in replay.take() if replay.outputs else ():
             if isinstance(output, ev.ActionCancelled) and output.ref in self._apart:
                 self._recall([output.ref])
             self._write(output, now)
             if isinstance(output, ev.ChildStarted):
                 self._children.append(self._child(output))
-        self._cancel_children(replay.child_stops)
-        replay.child_stops.clear()
+        if replay.child_stops:
+            self._cancel_children(replay.child_stops)
+            replay.child_stops.clear()
         if isinstance(replay.outcome, ev.Restarted):
             self._recall(sorted(self._apart))
             self._write(replay.outcome, now)
@@ -652,6 +663,8 @@ class Resident:
         return summary.begin(key_of(tenant_of(self.key), started.id), first, queue, self.at, started.ref)
 
 
+#: What is recorded also when the code has come to its end.
+_LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _OUTCOME = "/action:"  # how the id of the outcome of an action that ran apart begins
 _NOTED_TYPES = frozenset(
     {ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled, ev.ActionScheduled, ev.ActionCancelled}
