@@ -4,6 +4,9 @@ PYTHON ?= python3
 # The other Pythons on which the core and the flows are tested, where they are found.
 OTHER_PYTHONS ?= 3.11 3.12 3.13
 
+# Many tests wait for processes and servers, so a few files of tests at once cost little.
+AT_ONCE ?= -n 3 --dist loadfile
+
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
@@ -35,7 +38,7 @@ check: $(READY) ## format, lint, types, layers and the tests of the core: second
 test: $(READY) ## everything: the tools, all tests, then core, corpus and runtime on every other Python found
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools
 	@echo "== pytest, $$($(BIN)/python --version)"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(AT_ONCE)
 	@$(SUBMAKE) other-pythons
 
 bench: $(READY) ## measure
@@ -100,6 +103,6 @@ other-pythons:
 		$(SUBMAKE) $(VENV)-$$version/.ready; \
 		test -e $(VENV)-$$version/.ready || continue; \
 		echo "== pytest tests/core tests/corpus tests/runtime, $$($(VENV)-$$version/bin/python --version)"; \
-		$(VENV)-$$version/bin/python -m pytest -p no:cacheprovider \
+		$(VENV)-$$version/bin/python -m pytest -p no:cacheprovider $(AT_ONCE) \
 			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows; \
 	done

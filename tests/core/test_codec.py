@@ -247,7 +247,11 @@ ROUND_TRIPS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), ROUND_TRIPS, ids=lambda case: str(case)[:40])
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    ROUND_TRIPS,
+    ids=[f"{number}-{annotation}" for number, (annotation, _) in enumerate(ROUND_TRIPS)],
+)
 def test_round_trip(annotation: Any, value: Any) -> None:
     codec = codec_for(annotation)
     data = codec.encode(value)

@@ -371,7 +371,7 @@ def test_the_message_names_place_and_replacement() -> None:
         refuse(imports_inside)
 
 
-@pytest.mark.parametrize("called", list(INSTEAD), ids=str)
+@pytest.mark.parametrize("called", list(INSTEAD), ids=lambda one: getattr(one, "__qualname__", str(one)))
 def test_everything_in_the_table_is_found_at_the_call(called: Any) -> None:
     scope: dict[str, Any] = {"called": called, "__name__": "shop"}
     exec(compile("async def wf():\n    return called()\n", "shop.py", "exec"), scope)
