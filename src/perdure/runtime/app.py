@@ -264,7 +264,8 @@ class Perdure:
         lane: str | None = None,
         connection: Any = None,
     ) -> bool:
-        await self.open()
+        if self._opened is not asyncio.get_running_loop():
+            await self.open()
         registry.use(definition)
         self._limit(input, f"the input of {definition.name}")
         first = ev.Started(definition.name, definition.version, input, by)
