@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -44,6 +44,7 @@ from perdure.runtime import dead as letters, urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
+from perdure.runtime.ends import Ends
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.pair import Pair
 from perdure.runtime.run import Run
@@ -62,13 +63,6 @@ _REMEMBERED = 10_000
 
 log = logging.getLogger("perdure.app")
 patches.install()
-
-
-class _Pending:
-    """Not known yet."""
-
-
-_PENDING = _Pending()
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -109,10 +103,7 @@ class Perdure:
         self._opened_by: int | None = None
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
-        self._news: dict[str, set[asyncio.Future[End | None]]] = {}
-        self._waiting: deque[tuple[float, asyncio.Future[End | None]]] = deque()  # who looks next if nothing is heard
-        self._alarm: asyncio.TimerHandle | None = None
-        self._awaited: OrderedDict[str, End | _Pending | None] = OrderedDict()
+        self._ends = Ends(self.settings.grace)
 
     def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
         if store is not None and not isinstance(store, str):
@@ -151,6 +142,7 @@ class Perdure:
         if self._opened is None:
             return
         await self._hang_up()
+        self._ends.close()
         await self.states.close()
         for locks in self._locks.values():
             await locks.close()
@@ -180,7 +172,7 @@ class Perdure:
         await self._hang_up()
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
-        worker = Worker(self.me, self.store, self.stream, registry, settings, self.clock, self, self._has_ended)
+        worker = Worker(self.me, self.store, self.stream, registry, settings, self.clock, self, self._ends.came)
         await worker.start()
         self.worker = worker
         mending = asyncio.create_task(self._redrive_mended(), name="perdure-mend")
@@ -230,7 +222,7 @@ class Perdure:
         definition.signature.decode(input)
         key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
         created = await self._start(definition, input, key, by, lane, connection)
-        return Run(self, key, definition.signature.returns, created and key in self._awaited)
+        return Run(self, key, definition.signature.returns, created and self._ends.expects(key))
 
     async def start_by_name(
         self,
@@ -273,12 +265,13 @@ class Perdure:
         if lane is not None:
             start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
         if connection is None and (self.worker is not None or self._listener is not None):
-            await self._await(key)
+            await self.stream.listen(key)
+            self._ends.expect(key)
         created = await self._begin(start, connection)
         if created:
             self._remember(key, start.definition)
         else:
-            self._awaited.pop(key, None)
+            self._ends.forget(key)
         return created
 
     async def _begin(self, start: Start, connection: Any = None) -> bool:
@@ -538,57 +531,12 @@ class Perdure:
         """Done when the execution has ended, as far as this process hears of it; with the end if it is our own."""
         if self.worker is None and self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[End | None] = loop.create_future()
-        known = self._awaited.pop(key, _PENDING)
-        if not isinstance(known, _Pending):  # it was quicker than whoever asks
-            future.set_result(known)
-            return future
-        self._news.setdefault(key, set()).add(future)
-        self._waiting.append((loop.time() + self.settings.grace, future))
-        if self._alarm is None:
-            self._alarm = loop.call_later(self.settings.grace, self._no_news)
-        return future
-
-    def _no_news(self) -> None:
-        """News may get lost with its hint: who has waited for a while had better look."""
-        loop = asyncio.get_running_loop()
-        self._alarm = None
-        while self._waiting:
-            until, future = self._waiting[0]
-            if not future.done():
-                if until > loop.time():
-                    self._alarm = loop.call_at(until, self._no_news)
-                    return
-                future.set_result(None)
-            self._waiting.popleft()
+        return self._ends.of(key)
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
-        future.cancel()
-        waiting = self._news.get(key)
-        if waiting is not None:
-            waiting.discard(future)
-            if not waiting:
-                del self._news[key]
-
-    async def _await(self, key: str) -> None:
-        """The end of an execution that we start is kept for whoever asks for it, for a while."""
-        await self.stream.listen(key)
-        if len(self._awaited) >= _REMEMBERED:
-            self._awaited.popitem(last=False)
-        self._awaited[key] = _PENDING
-
-    def _has_ended(self, key: str, end: End | None = None) -> None:
-        if key in self._awaited:
-            self._awaited[key] = end
-        for future in self._news.get(key, ()):
-            if not future.done():
-                future.set_result(end)
+        self._ends.leave(key, future)
 
     async def _hang_up(self) -> None:
-        if self._alarm is not None and not self._waiting:
-            self._alarm.cancel()
-            self._alarm = None
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
@@ -599,7 +547,7 @@ class Perdure:
         while True:
             for hint in await self.stream.receive(1000):
                 if hint.ended:
-                    self._has_ended(hint.key, end_of(hint))
+                    self._ends.came(hint.key, end_of(hint))
 
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self.store.start(starts, self._grace)

@@ -57,7 +57,7 @@ from perdure.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
+from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker, is_step
 
 T = TypeVar("T")
 
@@ -411,7 +411,7 @@ class _Transaction:
 
     def commit(self, group: Sequence[Commit], due: int) -> list[Outcome]:
         """Steps go in with one statement; only if that meets an occupied version is each of them looked at."""
-        steps = [_is_step(commit) for commit in group]
+        steps = [is_step(commit) for commit in group]
         inserted = self._insert_steps([commit for commit, step in zip(group, steps, strict=True) if step])
         return [
             "ok" if step and inserted else self._commit(commit, due) for commit, step in zip(group, steps, strict=True)
@@ -588,19 +588,6 @@ select (select coalesce(max(version), 0) from events where key = ?),
   (select token from wakes where key = ? and holder is not null),
   exists (select 1 from messages where key = ?)
 """
-
-
-def _is_step(commit: Commit) -> bool:
-    """Rows and nothing else; a checkpoint also moves the base."""
-    return not (
-        commit.settle is not None
-        or commit.status is not None
-        or commit.fired is not None
-        or commit.done
-        or commit.children
-        or commit.mail
-        or any(row.type % 1000 == RESTARTED for row in commit.rows)
-    )
 
 
 # Reading

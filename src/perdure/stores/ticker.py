@@ -1,4 +1,4 @@
-"""What every embedded store agrees on: a clock that never runs backwards, and when lost hints are made up for."""
+"""What stores agree on: a clock that never runs backwards, when lost hints are made up for, what a plain step is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from perdure.core.events import NUMBERS, Restarted, TakenOver
+from perdure.core.records import Commit
 
 #: An unanswered hint is repeated after grace * 2**n, n at most this.
 DOUBLINGS = 5
@@ -36,3 +37,16 @@ class Ticker:
 
 def host_clock() -> int:
     return time.time_ns() // 1000
+
+
+def is_step(commit: Commit) -> bool:
+    """Rows and nothing else; a checkpoint also moves the base."""
+    return not (
+        commit.settle is not None
+        or commit.status is not None
+        or commit.fired is not None
+        or commit.done
+        or commit.children
+        or commit.mail
+        or any(row.type % 1000 == RESTARTED for row in commit.rows)
+    )

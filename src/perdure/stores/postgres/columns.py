@@ -71,19 +71,6 @@ def mail_columns(mail: Iterable[Mail]) -> Columns:
     return columns
 
 
-def is_step(commit: Commit) -> bool:
-    """Rows and nothing else; a checkpoint also moves the base."""
-    return not (
-        commit.settle is not None
-        or commit.status is not None
-        or commit.fired is not None
-        or commit.done
-        or commit.children
-        or commit.mail
-        or any(row.type % 1000 == RESTARTED for row in commit.rows)
-    )
-
-
 def group_columns(group: Sequence[Commit]) -> Columns:
     """The parameters of `commit_group`, except whether to be careful."""
     parks: Columns = [[], [], [], [], [], [], []]

@@ -39,6 +39,7 @@ from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
 from perdure.stores.postgres.connections import Connection, Line, Lines
 from perdure.stores.postgres.statements import Statements
+from perdure.stores.ticker import is_step
 
 #: How often a group is sent again because somebody else wrote in one of its logs meanwhile.
 ROUNDS = 8
@@ -261,7 +262,7 @@ class PostgresStore:
     async def _write(
         self, connection: Connection, group: Sequence[Commit], grace: int, careful: bool
     ) -> list[tuple[str, _Refusal]]:
-        if not careful and all(map(columns.is_step, group)):
+        if not careful and all(map(is_step, group)):
             rows = columns.rows_columns((commit.key, row) for commit in group for row in commit.rows)
             await connection.execute(self._sql.steps, *rows)
             return []
