@@ -8,6 +8,7 @@ import pytest
 
 from perdure import ActionFailed, Retry, action, workflow
 from perdure.core import events as ev
+from perdure.core.records import Query
 from perdure.errors import UsageError
 from perdure.runtime.run import Run
 from perdure.testing import World
@@ -310,6 +311,16 @@ async def test_an_action_with_a_queue_finds_room_only_on_that_queue(world: World
         assert await run.result() == 3
         apart = (await fleet.app.find(parent=run.id)).heads
         assert [head.queue for head in apart] == ["elsewhere"] * 2
+
+
+async def test_a_crowd_is_sent_away_a_few_at_a_time(world: World) -> None:
+    async with World(workers=1, concurrency=10, spill="1s") as lonely:
+        run = await lonely.start(slowly_side_by_side, 100)
+        await lonely.advance("4500ms")
+        apart = await lonely.store.find(Query(tenant=None, parent=run.key, limit=1000))
+        assert 1 <= len(apart) <= 4
+        assert await run.result() == 4950
+        assert len(calls) == 100
 
 
 async def test_alone_a_worker_gets_through_all_that_it_has_no_room_for(world: World) -> None:

@@ -1,7 +1,8 @@
 """Places for attempts: so many at once in a worker, and of one action where that has a limit of its own.
 
 Rules kept here: who waits for a place of its action takes none of the worker's, so a full action holds up nobody else;
-tenants are served in turn, each in the order of arrival.
+tenants are served in turn, each in the order of arrival. Those who lose patience leave a few at a time: where everybody
+is busy it helps nobody to send everything away.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self.free = count
+        self._few = max(1, count // 10)  # how many may give up in the time of one's patience
+        self._since = float("-inf")
+        self._gone = 0
         self._line: RoundRobin[asyncio.Future[None]] = RoundRobin()
         self._closed = False
 
@@ -38,16 +42,28 @@ class Slots:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._line.put(tenant, turn)
-        alarm = None if patience is None else loop.call_later(patience, _give_up, turn)
+        alarm = None if patience is None else loop.call_later(patience, self._give_up, turn, patience)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.leave()  # it was ours already
             raise
         finally:
             if alarm is not None:
                 alarm.cancel()
+
+    def _give_up(self, turn: asyncio.Future[None], patience: float) -> None:
+        if turn.done():
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._since >= patience:
+            self._since, self._gone = loop.time(), 0
+        if self._gone < self._few:
+            self._gone += 1
+            turn.set_exception(Crowded())
+        else:
+            loop.call_later(patience, self._give_up, turn, patience)
 
     def leave(self) -> None:
         while self._line:
@@ -62,11 +78,6 @@ class Slots:
         self._closed = True
         while self._line:
             self._line.take().cancel()
-
-
-def _give_up(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_exception(Crowded())
 
 
 class ActionSlots:
