@@ -13,6 +13,7 @@ import pytest
 from perdure import LockLost, LockTaken, Perdure, action, workflow
 from perdure.errors import SettingsError
 from perdure.ports import Locks
+from perdure.runtime import locks
 from perdure.runtime.locks import StoreLocks
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
@@ -74,17 +75,19 @@ def test_locks_on_sqlite_exclude_each_other_across_applications(tmp_path: Path) 
     asyncio.run(body())
 
 
-def test_who_waits_gets_it_as_soon_as_it_is_released(tmp_path: Path) -> None:
+def test_who_waits_gets_it_as_soon_as_it_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_LOOK", 600.0)  # so it is the news that tells
+
     async def body() -> None:
         here, there = (Perdure(f"sqlite:///{tmp_path}/locks.db") for _ in range(2))
         async with here, there:
             mine = here.lock("printer", lease="1h")
             await mine.acquire()
-            waiting = asyncio.create_task(there.lock("printer", wait="1m").acquire())
+            waiting = asyncio.create_task(there.lock("printer", lease="1h", wait="5m").acquire())
             await asyncio.sleep(0.05)
             assert not waiting.done()
             assert await mine.release()
-            assert await asyncio.wait_for(waiting, 0.9) > 0
+            assert await asyncio.wait_for(waiting, 30) > 0
 
     asyncio.run(body())
 
