@@ -212,3 +212,15 @@ async def test_an_action_takes_a_lock(world: World) -> None:
 
     assert await world.run(many) == 6
     assert most == 1
+
+
+def test_whoever_waited_for_a_lock_leaves_nothing_behind() -> None:
+    async def body() -> None:
+        async with Perdure("memory://") as app:
+            for _ in range(3):
+                async with app.lock("a"):
+                    with pytest.raises(LockTaken, match="waited 0 s"):
+                        await app.lock("a").acquire()
+            assert app._ends._futures == {}
+
+    asyncio.run(body())

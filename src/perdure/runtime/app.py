@@ -446,7 +446,7 @@ class Perdure:
         home = self._tenant(tenant)
         checked = _checked(_LOCK, name, "name of a lock")
         limit = None if most is None else seconds(most)
-        news = News(home, self.stream, self.news)
+        news = News(home, self.stream, self.news, self.no_news)
         locks = self._locks.get(home)
         if locks is None:
             locks = self._locks[home] = urls.locks(self.settings, home) or StoreLocks(self.store, home)

@@ -25,7 +25,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from perdure.core import events as ev
-from perdure.core.durations import Duration, seconds, show
+from perdure.core.durations import Duration, seconds
 from perdure.core.records import Busy, Held, Hint, Start, key_of
 from perdure.core.view import moment
 from perdure.errors import LockLost, LockTaken, StoreError, UsageError
@@ -92,7 +92,8 @@ class Lock:
         if self._ready is not None:
             await self._ready()
         loop = asyncio.get_running_loop()
-        limit = loop.time() + (self._wait if wait is None else seconds(wait))
+        longest = self._wait if wait is None else seconds(wait)
+        limit = loop.time() + longest
         while True:
             changed = await self._news.of(self.name) if self._news is not None else None
             try:
@@ -103,11 +104,11 @@ class Lock:
                     self._renewal = asyncio.create_task(self._renew(sent), name=f"perdure-lock-{self.name}")
                     return fence
                 if (left := limit - loop.time()) <= 0:
-                    raise LockTaken(f"lock {self.name!r} is held by {await self._by()}; waited {show(self._waited())}")
+                    raise LockTaken(f"lock {self.name!r} is held by {await self._by()}; waited {longest:g} s")
                 await _pause(changed, min(left, _LOOK, self._lease / 2))
             finally:
-                if changed is not None:
-                    changed.cancel()
+                if changed is not None and self._news is not None:
+                    self._news.leave(self.name, changed)
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Begin the lease anew; False when it is no longer ours."""
@@ -133,6 +134,8 @@ class Lock:
 
     async def look(self) -> LockState | None:
         """Who holds it now."""
+        if self._ready is not None:
+            await self._ready()
         found = await self._locks.look(self.name)
         return None if found is None else LockState(self.name, found[0], found[1], moment(found[2]))
 
@@ -174,9 +177,6 @@ class Lock:
         if self._owner is not None:
             self._owner.cancel()
 
-    def _waited(self) -> int:
-        return int(self._wait * 1e6)
-
     async def _by(self) -> str:
         found = await self._locks.look(self.name)
         return "nobody any more" if found is None else f"{found[0]} (fence {found[1]})"
@@ -185,15 +185,25 @@ class Lock:
 class News:
     """Releases, as those who wait hear of them; what is lost is found by looking."""
 
-    def __init__(self, tenant: str, stream: Stream, hear: Callable[[str], asyncio.Future[Any]]) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        stream: Stream,
+        hear: Callable[[str], asyncio.Future[Any]],
+        leave: Callable[[str, asyncio.Future[Any]], None],
+    ) -> None:
         self._tenant = tenant
         self._stream = stream
         self._hear = hear
+        self._leave = leave
 
     async def of(self, name: str) -> asyncio.Future[Any]:
         key = key_of_lock(self._tenant, name)
         await self._stream.listen(key)
         return self._hear(key)
+
+    def leave(self, name: str, future: asyncio.Future[Any]) -> None:
+        self._leave(key_of_lock(self._tenant, name), future)
 
     async def tell(self, name: str) -> None:
         await self._stream.publish([Hint(key_of_lock(self._tenant, name), ended=True)])
