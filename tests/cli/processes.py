@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO
 
 TIMEOUT = 20.0
 
@@ -23,24 +22,21 @@ class Process:
         command = [sys.executable, "-m", "perdure.cli.main", *args]
         env = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         env |= {"PYTHONUNBUFFERED": "1", **environ}
+        # One pipe for stdout and stderr: with two, which line is read first is up to the threads that read.
         self._popen = subprocess.Popen(
-            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.seen: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._readers = [self._read(self._popen.stdout), self._read(self._popen.stderr)]
+        assert self._popen.stdout is not None
+        self._pipe = self._popen.stdout
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def _read(self, pipe: IO[str] | None) -> threading.Thread:
-        assert pipe is not None
-
-        def copy() -> None:
-            for line in pipe:
-                self._lines.put(line.rstrip("\n"))
-            self._lines.put(None)
-
-        thread = threading.Thread(target=copy, daemon=True)
-        thread.start()
-        return thread
+    def _read(self) -> None:
+        for line in self._pipe:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
 
     def line(self, pattern: str, timeout: float = TIMEOUT) -> str:
         """Wait for a line that matches, of stdout or stderr."""
@@ -51,9 +47,7 @@ class Process:
             except queue.Empty:
                 raise AssertionError(f"no line {pattern!r} in {timeout} s; seen: {self.seen}") from None
             if line is None:
-                if self._popen.poll() is not None and not any(reader.is_alive() for reader in self._readers):
-                    raise AssertionError(f"ended without a line {pattern!r}; seen: {self.seen}")
-                continue
+                raise AssertionError(f"ended without a line {pattern!r}; seen: {self.seen}")
             self.seen.append(line)
             if re.search(pattern, line):
                 return line
@@ -68,8 +62,7 @@ class Process:
     def end(self, timeout: float = TIMEOUT) -> int:
         """Wait for the end; gives the exit code."""
         code = self._popen.wait(timeout)
-        for reader in self._readers:
-            reader.join(timeout)
+        self._reader.join(timeout)
         while not self._lines.empty():
             if (line := self._lines.get()) is not None:
                 self.seen.append(line)
@@ -87,8 +80,5 @@ class Process:
         if self._popen.poll() is None:
             self._popen.kill()
         self._popen.wait(TIMEOUT)
-        for reader in self._readers:
-            reader.join(TIMEOUT)
-        for pipe in (self._popen.stdout, self._popen.stderr):
-            if pipe is not None:
-                pipe.close()
+        self._reader.join(TIMEOUT)
+        self._pipe.close()
