@@ -185,8 +185,8 @@ def test_errors_in_the_log_have_the_documented_fields() -> None:
 #: What the engine's own parts call and authors do not.
 INTERNAL = {
     Perdure: {"start_raw", "send_raw", "cancel_raw", "post", "fork", "news", "no_news", "new_id"},
-    Action: {"decode_result", "failure", "same_args"},
-    Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "same_args"},
+    Action: {"absent", "decode_result", "failure", "same_args"},
+    Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "resume", "same_args", "undo_of"},
 }
 FACADES: list[tuple[str, Any]] = [
     ("Perdure", Perdure),

@@ -20,7 +20,7 @@ from perdure.core import events as ev
 from perdure.core.commands import Asked, Halt, Limits, Spec, Undo, Waiter
 from perdure.core.failures import action_failed, describe
 from perdure.core.loop import Handle, Park, new_loop
-from perdure.core.recorded import Recorded
+from perdure.core.recorded import Counted, Recorded
 from perdure.core.records import id_of
 from perdure.errors import InvalidValue, LimitReached, Nondeterminism, PerdureError
 
@@ -36,6 +36,13 @@ class Definition(Protocol):
     @property
     def version(self) -> int: ...
     def begin(self, running: Any, input: Raw) -> Coroutine[Any, Any, Raw]: ...
+    def resume(self, running: Any, input: Raw) -> Coroutine[Any, Any, Raw]:
+        """Begin again from a checkpoint."""
+        ...
+
+    def undo_of(self, owed: ev.Owed) -> Spec:
+        """What compensates an action that succeeded before a checkpoint."""
+        ...
 
 
 class Asking:
@@ -211,6 +218,17 @@ class Asking:
         draw = hashlib.blake2b(f"{self.seed}\n{self.draws}".encode(), digest_size=16)
         return UUID(bytes=draw.digest(), version=4)
 
+    # For workflows that are data: machines, graphs and documents.
+
+    def reject(self, event: ev.Received, reason: str) -> None:
+        """An event that came and changes nothing."""
+        self._emit_counted(ev.EventRejected(event.id, event.name, reason))
+
+    def note(self, event: ev.StateChanged | ev.NodeStarted | ev.NodeSettled) -> None:
+        """Where it stands now, for the log."""
+        self.loop.refuse_if_closed()
+        self._emit_counted(event)
+
     def failing(self, error: BaseException) -> None:
         """The workflow's own code is over, without success: a retry goes back to before what made it so."""
         self.undoing = True
@@ -300,9 +318,24 @@ class Asking:
         if not self.recorded.has(event):
             self.outputs.append(event)
 
-    def _emit_counted(self, event: ev.Published | ev.EventRejected) -> None:
-        if not self.recorded.spend(event):
+    def _emit_counted(self, event: Counted) -> None:
+        recorded = self.recorded.spend(event)
+        if recorded is None:
             self.outputs.append(event)
+        elif isinstance(event, ev.StateChanged | ev.NodeStarted) and (fault := _differs(self.key, event, *recorded)):
+            self._halt(fault)
+
+
+def _differs(
+    key: str, asked: ev.StateChanged | ev.NodeStarted, version: int, recorded: ev.Event
+) -> Nondeterminism | None:
+    if asked == recorded:
+        return None
+    there = msgspec.json.encode(recorded).decode()
+    return Nondeterminism(
+        f"{key}: the definition goes to {msgspec.json.encode(asked).decode()}, but version {version} of the log records"
+        f" {there}: it was changed; give a changed definition another version"
+    )
 
 
 def _causes(error: BaseException | None) -> set[int]:

@@ -24,9 +24,10 @@ class Limits(Struct, frozen=True):
 class RestartWith(BaseException):
     """How a workflow ends in order to begin again with other arguments."""
 
-    def __init__(self, input: Raw) -> None:
+    def __init__(self, input: Raw, undos: list[ev.Owed] | None = None) -> None:
         super().__init__()
         self.input = input
+        self.undos = undos or []
 
 
 class Halt(BaseException):

@@ -14,7 +14,7 @@ from msgspec import Raw, structs
 
 from perdure.core import events as ev, summary, view
 from perdure.core.codec import digest
-from perdure.core.records import ENDED, Row, Start
+from perdure.core.records import ENDED, Row, Start, definition_of
 from perdure.errors import InvalidValue, UsageError
 
 _OWN = (
@@ -106,7 +106,7 @@ def as_start(key: str, rows: Sequence[Row], queue: str) -> Start:
     return Start(
         key=key,
         workflow=first.workflow,
-        definition=f"{first.workflow}@{first.version}",
+        definition=definition_of(first.workflow, first.version, first.hash),
         queue=queue,
         sha=digest("log", *(row.data for row in rows)),
         rows=tuple(rows),

@@ -6,7 +6,8 @@ that parks the execution, never a guess.
 
 Inputs (they drive the code): Started, ActionSettled, TimerFired, EventReceived, ChildSettled, CancelRequested.
 Outputs (they follow from the code and are compared on replay): TimerStarted, TimerCancelled, ActionCancelled,
-ChildStarted, Marked, Published, EventRejected, Restarted, Completed, Failed, Cancelled.
+ChildStarted, Marked, Published, EventRejected, StateChanged, NodeStarted, NodeSettled, Restarted, Completed, Failed,
+Cancelled.
 The rest is the engine's own bookkeeping: attempts, pauses, take-overs.
 """
 
@@ -43,6 +44,16 @@ class Received(Struct, frozen=True, omit_defaults=True):
     name: str
     payload: Raw = NULL
     by: str = ""
+    roles: tuple[str, ...] = ()
+
+
+class Owed(Struct, frozen=True, omit_defaults=True):
+    """What compensates an action that succeeded before a checkpoint."""
+
+    undo: str
+    args: Raw
+    result: Raw
+    version: int  # of the row that settled the action
 
 
 class Started(Struct, frozen=True, omit_defaults=True):
@@ -54,6 +65,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     parent_queue: str = ""  # where its outcome is waited for
     forked: str = ""  # key and version of the run this one was forked from
     seed: str = ""  # of its random values, where that is not its own key
+    hash: str = ""  # of the definition, if it was published
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -122,6 +134,9 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     published: Raw = NULL
     cancel: CancelRequested | None = None
     seed: str = ""
+    hash: str = ""  # of the definition, if it was published
+    undos: list[Owed] = []
+    by: str = ""  # who asked for another version, if somebody did
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):
@@ -202,10 +217,11 @@ class EventReceived(Struct, frozen=True, omit_defaults=True):
     id: str = ""
     by: str = ""
     source: str = ""
+    roles: tuple[str, ...] = ()  # of who sent it
 
 
 class EventRejected(Struct, frozen=True, omit_defaults=True):
-    """An event that came but does not fit the declared type."""
+    """An event that came but does not fit: not its declared type, or not the state that a machine is in."""
 
     id: str
     name: str
@@ -213,9 +229,29 @@ class EventRejected(Struct, frozen=True, omit_defaults=True):
 
 
 class StateChanged(Struct, frozen=True, omit_defaults=True):
-    before: str
-    after: str
-    event: str = ""
+    """A machine has left one state for another; nothing was left where both are the same and `inner` is set."""
+
+    from_state: str
+    to_state: str
+    event: str = ""  # its name
+    id: str = ""  # of the event, if it came from outside
+    by: str = ""
+    inner: bool = False
+
+
+class NodeStarted(Struct, frozen=True, omit_defaults=True):
+    """A node of a graph is open. `node` is its id, in a loop with the round before it: `each[3]/pack`."""
+
+    node: str
+    input: Raw = NULL
+
+
+class NodeSettled(Struct, frozen=True, omit_defaults=True):
+    node: str
+    status: str = "completed"  # or failed, skipped, cancelled
+    output: Raw = NULL
+    error: Error | None = None
+    attempts: int = 1
 
 
 class ChildStarted(Struct, frozen=True, omit_defaults=True):
@@ -224,6 +260,8 @@ class ChildStarted(Struct, frozen=True, omit_defaults=True):
     workflow: str
     version: int
     input: Raw
+    queue: str = ""  # other than that of its parent
+    hash: str = ""  # of its definition, if it was published
 
 
 class ChildSettled(Struct, frozen=True, omit_defaults=True):
@@ -271,6 +309,8 @@ Event: TypeAlias = (
     | EventReceived
     | EventRejected
     | StateChanged
+    | NodeStarted
+    | NodeSettled
     | ChildStarted
     | ChildSettled
     | Marked
@@ -305,6 +345,8 @@ NUMBERS: dict[type[Any], int] = {
     ChildSettled: 25,
     Marked: 26,
     Published: 27,
+    NodeStarted: 28,
+    NodeSettled: 29,
 }
 TYPES = {number: kind for kind, number in NUMBERS.items()}
 

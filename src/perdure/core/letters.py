@@ -20,6 +20,7 @@ class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_fiel
     payload: Raw = NULL
     by: str = ""
     source: str = ""
+    roles: tuple[str, ...] = ()
 
 
 class PauseLetter(Struct, frozen=True, omit_defaults=True, tag="pause", tag_field="is"):
@@ -47,6 +48,14 @@ class RedriveLetter(Struct, frozen=True, omit_defaults=True, tag="redrive", tag_
     by: str = ""
 
 
+class MigrateLetter(Struct, frozen=True, omit_defaults=True, tag="migrate", tag_field="is"):
+    """Go on with another version of the published definition."""
+
+    version: int
+    hash: str
+    by: str = ""
+
+
 class ChildLetter(Struct, frozen=True, omit_defaults=True, tag="child", tag_field="is"):
     ref: int
     id: str
@@ -67,7 +76,9 @@ class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_fi
     began: int = 0
 
 
-Letter: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | ChildLetter | ActionLetter
+Letter: TypeAlias = (
+    EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | MigrateLetter | ChildLetter | ActionLetter
+)
 
 _decode = msgspec.json.Decoder(Letter).decode
 _encode = msgspec.json.Encoder().encode

@@ -5,7 +5,9 @@ The code may ask only for what the log records under the same number, and nothin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec import Raw
 
@@ -14,6 +16,9 @@ from perdure.core.commands import Spec, command_of, short
 from perdure.core.records import Row
 from perdure.errors import Nondeterminism
 
+#: Outputs without a number: they are told apart by their order.
+COUNTED = (ev.Published, ev.EventRejected, ev.StateChanged, ev.NodeStarted, ev.NodeSettled)
+Counted: TypeAlias = ev.Published | ev.EventRejected | ev.StateChanged | ev.NodeStarted | ev.NodeSettled
 _INPUTS = (ev.ActionSettled, ev.TimerFired, ev.EventReceived, ev.ChildSettled, ev.CancelRequested)
 
 
@@ -28,7 +33,7 @@ class Recorded:
         self._highest = 0  # number of a command
         self._last_input = 0  # version of the last input that was driven when it was written
         self._outputs: set[tuple[type[ev.Event], int]] = set()
-        self._counts: dict[type[ev.Event], int] = {ev.Published: 0, ev.EventRejected: 0}
+        self._counted: dict[type[ev.Event], deque[tuple[int, ev.Event]]] = {kind: deque() for kind in COUNTED}
 
     def index(self, log: Sequence[tuple[Row, ev.Event]], kept_back: bool) -> None:
         """Note what a log, or its next portion, records. Inputs that are kept back prove nothing about the code."""
@@ -61,8 +66,8 @@ class Recorded:
                 self.marks[event.ref] = event
             case ev.Restarted():
                 self._round = version
-            case ev.Published() | ev.EventRejected():
-                self._counts[type(event)] += 1
+            case ev.Published() | ev.EventRejected() | ev.StateChanged() | ev.NodeStarted() | ev.NodeSettled():
+                self._counted[type(event)].append((version, event))
             case _:
                 pass
 
@@ -100,13 +105,12 @@ class Recorded:
     def has(self, output: ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> bool:
         return (type(output), output.ref) in self._outputs
 
-    def spend(self, output: ev.Published | ev.EventRejected) -> bool:
-        """Whether the log has one more of these than were met so far; this one is then met."""
-        if not self._counts[type(output)]:
-            return False
-        self._counts[type(output)] -= 1
-        return True
+    def spend(self, output: Counted) -> tuple[int, ev.Event] | None:
+        """The next one that the log has of these, with its version; it is then met."""
+        recorded = self._counted[type(output)]
+        return recorded.popleft() if recorded else None
 
     def fed(self) -> None:
         """All of it was fed: what the code no longer gives out must not hide what comes now."""
-        self._counts = dict.fromkeys(self._counts, 0)
+        for recorded in self._counted.values():
+            recorded.clear()

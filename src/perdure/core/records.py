@@ -20,6 +20,8 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 #: A workflow's name has no colon, except for the engine's own: an action that runs apart from the execution that asked
 #: for it is an execution of `action:NAME`, a lock one of `lock:`.
 ACTION = "action:"
+#: What was published at run time is named `published:NAME@VERSION`, and found in the store by whoever serves any of it.
+PUBLISHED = "published:"
 
 
 def key_of(tenant: str, id: str) -> str:
@@ -37,6 +39,16 @@ def lane_of(start: Start) -> str | None:
 
 def id_of(key: str) -> str:
     return key.partition("/")[2]
+
+
+def definition_of(workflow: str, version: int, hash: str = "") -> str:
+    """How heads name a definition; one that has a hash was published."""
+    return f"{PUBLISHED if hash else ''}{workflow}@{version}"
+
+
+def served_as(definition: str) -> str:
+    """What a worker has to serve to be given an execution of this definition: what was published, all of it."""
+    return PUBLISHED if definition.startswith(PUBLISHED) else definition
 
 
 class Row(Struct, frozen=True, gc=False):

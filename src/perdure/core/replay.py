@@ -12,7 +12,7 @@ or happen now; what the code asks for comes out as open actions, children and ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.asking import Asking, Definition
-from perdure.core.commands import Asked, Limits, RestartWith, command_of
+from perdure.core.commands import Asked, Limits, RestartWith, Undo, command_of
 from perdure.core.failures import describe
 from perdure.core.loop import new_loop, turns, where
 from perdure.core.records import Row
@@ -48,6 +48,7 @@ class Replay(Asking):
         self.stuck: ev.Stuck | None = None
         self.outcome: Outcome | None = None
         self.input = ev.NULL
+        self.hash = ""  # of the definition, if it was published
         self.tries = 0  # of the action that settled last
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
@@ -78,7 +79,8 @@ class Replay(Asking):
             case ev.Started():
                 self.began = self.at = at
                 self.seed = event.seed or self.key
-                self._begin(event.input)
+                self.hash = event.hash
+                self._begin(self.definition.begin, event.input)
             case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
                 if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
                     self._end(ev.Cancelled(event.reason, forced=True, since=version - 1))
@@ -105,16 +107,23 @@ class Replay(Asking):
             case ev.Completed() | ev.Failed() | ev.Cancelled():
                 self._check_end(event)
                 self._end(event)
-            case ev.TakenOver() | ev.Published() | ev.EventRejected() | ev.StateChanged():
+            case (
+                ev.TakenOver()
+                | ev.Published()
+                | ev.EventRejected()
+                | ev.StateChanged()
+                | ev.NodeStarted()
+                | ev.NodeSettled()
+            ):
                 pass
 
     def evict(self) -> None:
         self.loop.evict()
 
-    def _begin(self, input: Raw) -> None:
+    def _begin(self, begin: Callable[[Any, Raw], Coroutine[Any, Any, Raw]], input: Raw) -> None:
         self._input, self.input = self.version, input
         try:
-            main = self.definition.begin(self, input)
+            main = begin(self, input)
         except InvalidValue as error:
             raise Undecodable(f"{self.key}: the input does not fit the workflow's parameters: {error}") from error
         self._run(self.loop.begin, main)
@@ -142,8 +151,7 @@ class Replay(Asking):
                 self._logged_timers.discard(event.ref)
                 self._run(self.loop.fire, event.ref)
             case ev.EventReceived():
-                received = ev.Received(event.id, event.name, event.payload, event.by)
-                self._turn(self._deliver, received)
+                self._turn(self._deliver, _received(event))
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
                 self.cancel, self._cancelled_at, main = event, version, self.loop.main
                 assert main is not None
@@ -266,9 +274,12 @@ class Replay(Asking):
         self._patches = dict.fromkeys(event.patches, True)
         self.published = _decode_json(event.published) or {}
         self.cancel, self.outcome = event.cancel, None
-        self.actions, self.children, self.waiters, self.undos, self.orphans = {}, {}, [], [], {}
+        self.actions, self.children, self.waiters, self.orphans = {}, {}, [], {}
+        undo_of = self.definition.undo_of
+        self.undos = [Undo(undo_of(owed), owed.args, owed.result, owed.version) for owed in event.undos]
         self._logged_timers = set()
-        self._begin(event.input)
+        self.hash = event.hash
+        self._begin(self.definition.resume, event.input)
 
     # The end.
 
@@ -286,7 +297,7 @@ class Replay(Asking):
             # What was kept back is not in the log that a replay from the checkpoint sees.
             kept_back = [event for event, _ in self._backlog if isinstance(event, ev.EventReceived)]
             self._backlog.clear()
-            self.buffer += [ev.Received(event.id, event.name, event.payload, event.by) for event in kept_back]
+            self.buffer += [_received(event) for event in kept_back]
             return ev.Restarted(
                 error.input,
                 self.loop.ref,
@@ -299,6 +310,8 @@ class Replay(Asking):
                 Raw(_encode_json(self.published)),
                 self.cancel,
                 "" if self.seed == self.key else self.seed,
+                self.hash,
+                error.undos,
             )
         return ev.Failed(describe(error), self.kept)
 
@@ -350,3 +363,7 @@ class Replay(Asking):
             + f" as command {ref}, but {but}: run the code that this execution began with, or guard the change with"
             " workflow.patched()"
         )
+
+
+def _received(event: ev.EventReceived) -> ev.Received:
+    return ev.Received(event.id, event.name, event.payload, event.by, event.roles)

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.codec import digest
-from perdure.core.records import Start, Status, id_of
+from perdure.core.records import Start, Status, definition_of, id_of
 from perdure.core.replay import Replay
 
 _encode = msgspec.json.encode
@@ -22,7 +22,7 @@ def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | No
     return Start(
         key,
         first.workflow,
-        f"{first.workflow}@{first.version}",
+        definition_of(first.workflow, first.version, first.hash),
         queue,
         digest(first.workflow, bytes(first.input)),
         (ev.row(first, 1, at),),

@@ -16,7 +16,7 @@ from msgspec import Struct
 from perdure.core import events as ev
 from perdure.core.commands import short
 from perdure.core.durations import show
-from perdure.core.records import ENDED, Head, Row, id_of
+from perdure.core.records import ENDED, Head, Row, definition_of, id_of
 from perdure.errors import Undecodable
 
 _decode = msgspec.json.decode
@@ -55,6 +55,19 @@ class ActionState(Struct):
     result: Any = None
 
 
+class NodeState(Struct):
+    """What the log knows of one node of a graph; in a loop, of one round of it."""
+
+    node: str
+    status: str = "open"  # open, completed, failed, skipped, cancelled
+    input: Any = None
+    output: Any = None
+    error: ev.Error | None = None
+    attempts: int = 0
+    began: int = 0
+    ended: int | None = None
+
+
 class State(Struct):
     """An execution as its log tells it, up to `version`."""
 
@@ -67,6 +80,8 @@ class State(Struct):
     input: Any = None
     started_at: int = 0
     published: dict[str, Any] = {}
+    current: str = ""  # the state of a machine
+    nodes: dict[str, NodeState] = {}
     actions: dict[int, ActionState] = {}
     timers: dict[int, int] = {}
     children: dict[int, str] = {}
@@ -88,10 +103,14 @@ def fold(state: State, row: Row) -> State:
         return state
     match event:
         case ev.Started():
-            state.workflow, state.definition = event.workflow, f"{event.workflow}@{event.version}"
+            state.workflow = event.workflow
+            state.definition = definition_of(event.workflow, event.version, event.hash)
             state.input, state.started_at = _decode(event.input), row.at
         case ev.Restarted():
             state.base, state.input = row.version, _decode(event.input)
+            state.published = _decode(event.published) or {}
+            if event.workflow:
+                state.definition = definition_of(event.workflow, event.version, event.hash)
             state.timers, state.children = {}, {}
             state.actions = {ref: a for ref, a in state.actions.items() if a.status != "open"}
         case ev.Completed():
@@ -122,13 +141,25 @@ def fold(state: State, row: Row) -> State:
             state.children[event.ref] = event.id
         case ev.ChildSettled():
             state.children.pop(event.ref, None)
-        case ev.TakenOver() | ev.Marked() | ev.EventRejected() | ev.StateChanged():
+        case ev.StateChanged():
+            state.current = event.to_state
+        case ev.NodeStarted():
+            state.nodes[event.node] = NodeState(event.node, input=_decode(event.input), began=row.at)
+        case ev.NodeSettled():
+            _fold_node(state, event, row.at)
+        case ev.TakenOver() | ev.Marked() | ev.EventRejected():
             pass
         case _:
             _fold_action(state, event, row.at)
     if state.status in ENDED:
         state.timers, state.children = {}, {}
     return state
+
+
+def _fold_node(state: State, event: ev.NodeSettled, at: int) -> None:
+    known = state.nodes.setdefault(event.node, NodeState(event.node, began=at))
+    known.status, known.output, known.error = event.status, _decode(event.output), event.error
+    known.attempts, known.ended = event.attempts, at
 
 
 def _fold_action(
@@ -226,7 +257,14 @@ def _text(event: ev.Event, at: int) -> str:
         case ev.EventRejected():
             return f"{event.name}: {event.reason}"
         case ev.StateChanged():
-            return f"{event.before} → {event.after}"
+            cause = f" by {event.event}" if event.event else ""
+            return f"{event.from_state or '∅'} → {event.to_state}{cause}"
+        case ev.NodeStarted():
+            return f"{event.node} {short(event.input, 80)}"
+        case ev.NodeSettled():
+            if event.error is not None:
+                return f"{event.node} {event.status}: {event.error.type}: {event.error.message}"
+            return f"{event.node} {event.status} → {short(event.output, 80)}"
         case ev.ChildStarted():
             return f"{event.workflow} {event.id}"
         case ev.ChildSettled():

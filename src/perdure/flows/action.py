@@ -53,6 +53,7 @@ class Action(Generic[P, R]):
     """A registered function. `await charge(order)` works in workflows and, as the plain function, everywhere else."""
 
     __perdure_action__ = True
+    absent = False  # whether its code is in another process only
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from msgspec import Raw
 from perdure.core import guard
 from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.commands import RestartWith
-from perdure.core.events import Error
+from perdure.core.events import Error, Owed
 from perdure.core.failures import child_failed
 from perdure.core.records import id_of, tenant_of
 from perdure.core.replay import Replay
@@ -53,13 +53,10 @@ class Workflow(Generic[P, R]):
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise UsageError(f"{getattr(fn, '__qualname__', fn)} must be an `async def` to be a workflow")
-        if version < 1:
-            raise UsageError(f"{fn.__qualname__}: a workflow's version is a number from 1 on, not {version}")
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name = name or fn.__name__
-        if ":" in self.name:
-            raise UsageError(f"{self.name}: the name of a workflow has no colon; those are the engine's own")
+        check_name(self.name, version)
         self.version = version
         self.queue = queue
         self.description = description or inspect.getdoc(fn) or ""
@@ -93,13 +90,18 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.signature.decode(input)
         return self._main(running, args, kwargs)
 
+    def resume(self, running: Replay, input: Raw) -> Coroutine[Any, Any, Raw]:
+        return self.begin(running, input)
+
+    def undo_of(self, owed: Owed) -> Action[..., Any]:
+        return registry.action(owed.undo)
+
     async def _main(self, running: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         call: Callable[..., Coroutine[Any, Any, R]] = self.fn
         try:
             return Raw(self.signature.returns.encode(await call(*args, **kwargs)))
         except (Exception, asyncio.CancelledError) as error:
-            running.failing(error)
-            await _compensate(running, error)
+            await finish(running, error)
             raise
 
     def same_args(self, recorded: Raw, asked: Raw, /) -> bool:
@@ -112,7 +114,16 @@ class Workflow(Generic[P, R]):
         return child_failed(error, self.name)
 
 
-async def _compensate(running: Replay, error: BaseException) -> None:
+def check_name(name: str, version: int) -> None:
+    if ":" in name:
+        raise UsageError(f"{name}: the name of a workflow has no colon; those are the engine's own")
+    if version < 1:
+        raise UsageError(f"{name}: a workflow's version is a number from 1 on, not {version}")
+
+
+async def finish(running: Replay, error: BaseException) -> None:
+    """The code is over without success: undo what it did, in reverse order."""
+    running.failing(error)
     await running.settle_down()
     await running.adopt_orphans()
     while running.undos:

@@ -474,16 +474,17 @@ class Resident:
         paused = replay is not None and replay.paused is not None
         match wish:
             case mail.EventLetter():
-                self._append(ev.EventReceived(wish.name, wish.payload, letter.id, wish.by, wish.source), now, letter.id)
+                event = ev.EventReceived(wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles)
+                self._append(event, now, letter.id)
             case mail.ChildLetter():
                 self._append(ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status), now, letter.id)
             case mail.ActionLetter():
                 self._apart.pop(wish.ref, None)
                 if replay is None or wish.ref in replay.actions:
-                    event = ev.ActionSettled(
+                    settled = ev.ActionSettled(
                         wish.ref, wish.name, wish.args, wish.result, wish.error, wish.attempts, wish.began
                     )
-                    self._append(event, now, letter.id)
+                    self._append(settled, now, letter.id)
             case mail.PauseLetter():
                 if not paused and self.stuck is None and not self._ending():
                     self._append(ev.Paused(wish.until, wish.reason, wish.by), now, letter.id)
@@ -571,8 +572,9 @@ class Resident:
             if ref in self._crowded:
                 self._send_apart(asked, how.queue or self.workflow.queue, now)
                 continue
-            if how.queue and how.queue not in self.house.settings.queue_names:
-                self._send_apart(asked, how.queue, now)
+            elsewhere = how.queue and how.queue not in self.house.settings.queue_names
+            if elsewhere or asked.spec.absent:
+                self._send_apart(asked, how.queue or self.workflow.queue, now)
                 continue
             if not how.at_most_once:
                 continue
