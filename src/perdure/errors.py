@@ -4,6 +4,7 @@
     ├── UsageError                the caller asked for something that cannot be
     │   ├── Forbidden             a call that cannot be replayed, inside a workflow
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
+    │   │   └── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   └── SettingsError         an unknown or ill-typed setting
@@ -12,6 +13,7 @@
     │   ├── ExecutionExists       the id is taken by a run with another input
     │   ├── ExecutionEnded        it has ended and takes no more events
     │   ├── EventConflict         the event id was used before with another payload
+    │   ├── EventRefused          a machine does not take the event, in this state or from this sender
     │   ├── ExecutionFailed       what result() raises for a failed run
     │   ├── ExecutionCancelled    what result() raises for a cancelled run
     │   └── ExecutionStuck        what result() raises for a run that needs a person
@@ -42,6 +44,7 @@ Messages say what happened, to which execution, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -59,6 +62,15 @@ class Forbidden(UsageError):
 
 class InvalidValue(UsageError):
     """A value that does not fit its declared type, or that cannot be stored."""
+
+
+class DefinitionInvalid(InvalidValue):
+    """A machine or a graph with mistakes; `problems` has all of them, each with its place and how to mend it."""
+
+    def __init__(self, what: str, problems: Sequence[Any]) -> None:
+        lines = [f"{what} has {len(problems)} mistake{'s' if len(problems) > 1 else ''}:", *map(str, problems)]
+        super().__init__("\n- ".join(lines))
+        self.problems = list(problems)
 
 
 class LimitReached(UsageError):
@@ -95,6 +107,10 @@ class ExecutionEnded(ExecutionError):
 
 class EventConflict(ExecutionError):
     """The event id was used before with another payload."""
+
+
+class EventRefused(ExecutionError):
+    """A machine does not take the event: not in the state it is in, or not from whoever sent it."""
 
 
 class ExecutionFailed(ExecutionError):

@@ -67,6 +67,7 @@ class Asking:
         self.outputs: list[ev.Event] = []
         self.cancel: ev.CancelRequested | None = None
         self.undos: list[Undo] = []
+        self.position: Callable[[], Any] | None = None  # of a workflow that is data, while it is at rest
         self.undoing = False  # the workflow's own code is over: a cancel request comes too late for it
         self.orphans: dict[int, tuple[Asked, Spec]] = {}  # no longer awaited, but they may have to be undone
         self.kept = 0  # the last version that a retry would keep
@@ -151,20 +152,31 @@ class Asking:
         """The next event of one of these names whose payload matches: (event, value)."""
         if self.loop.closed or self._fault is not None:
             await self._refuse()
-        waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at)
-        for event in [event for event in self.buffer if waiter.takes(event)]:
-            self.buffer.remove(event)
-            if (taken := self._accept(waiter, event)) is not None:
-                return taken
-        self.waiters.append(waiter)
+        waiter = self.listen(wanted, match)
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            if waiter in self.waiters:
-                self.waiters.remove(waiter)
-            elif waiter.future.done() and not waiter.future.cancelled():
-                self.buffer.insert(0, waiter.future.result()[0])  # it came, but nobody took it
+            self.unlisten(waiter)
             raise
+
+    def listen(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Waiter:
+        """Ask for the next event; it is, or will be, what the future of the waiter gives."""
+        waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at)
+        place = 0
+        while place < len(self.buffer):
+            if not waiter.takes(self.buffer[place]):
+                place += 1
+            elif (taken := self._accept(waiter, self.buffer.pop(place))) is not None:
+                waiter.future.set_result(taken)
+                return waiter
+        self.waiters.append(waiter)
+        return waiter
+
+    def unlisten(self, waiter: Waiter) -> None:
+        if waiter in self.waiters:
+            self.waiters.remove(waiter)
+        elif waiter.future.done() and not waiter.future.cancelled():
+            self.buffer.insert(0, waiter.future.result()[0])  # it came, but nobody took it
 
     def record(self, compute: Callable[[], Any]) -> Raw:
         """A value computed once: JSON from the log, or computed now and put there. A failure is kept as well."""
@@ -181,7 +193,7 @@ class Asking:
 
     def _compute(self, ref: int, compute: Callable[[], Any]) -> ev.Marked:
         if self.replaying:
-            self._halt(
+            self.halt(
                 Nondeterminism(
                     f"{self.key}: the code records a value as command {ref}, but the log went on without one"
                     f" (version {self.version})"
@@ -257,7 +269,7 @@ class Asking:
 
     # Inside.
 
-    def _halt(self, fault: PerdureError) -> NoReturn:
+    def halt(self, fault: PerdureError) -> NoReturn:
         """Called from inside a turn: the replay has failed, whatever the workflow's own handlers say."""
         self._fault = self._fault or fault
         raise Halt
@@ -285,7 +297,7 @@ class Asking:
     def _count(self) -> None:
         self._commands += 1
         if self._commands > self.limits.commands_per_turn:
-            self._halt(
+            self.halt(
                 LimitReached(
                     f"{self.key}: more than {self.limits.commands_per_turn:,} commands in one turn; do the work in"
                     " portions, or raise commands_per_turn"
@@ -311,7 +323,7 @@ class Asking:
 
     def _expect(self, ref: int, kind: str, name: str, args: Raw | None, spec: Spec | None = None) -> None:
         if (fault := self.recorded.compare(self.key, ref, kind, name, args, spec)) is not None:
-            self._halt(fault)
+            self.halt(fault)
 
     def _emit_once(self, event: ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> None:
         """An output with a number: given out unless the log already has it."""
@@ -323,7 +335,7 @@ class Asking:
         if recorded is None:
             self.outputs.append(event)
         elif isinstance(event, ev.StateChanged | ev.NodeStarted) and (fault := _differs(self.key, event, *recorded)):
-            self._halt(fault)
+            self.halt(fault)
 
 
 def _differs(

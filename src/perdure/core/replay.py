@@ -278,7 +278,7 @@ class Replay(Asking):
         undo_of = self.definition.undo_of
         self.undos = [Undo(undo_of(owed), owed.args, owed.result, owed.version) for owed in event.undos]
         self._logged_timers = set()
-        self.hash = event.hash
+        self.hash, self.position = event.hash, None
         self._begin(self.definition.resume, event.input)
 
     # The end.

@@ -1,0 +1,63 @@
+"""JSON Schema of definitions: inputs, data, payloads, forms.
+
+Nothing is fetched, and patterns are those that can be matched in linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from perdure.core.codec import Codec
+from perdure.errors import InvalidValue
+
+_SHOWN = 5
+
+
+class Schema:
+    """A schema, compiled.
+
+    >>> total = Schema({"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]})
+    >>> total.check({"total": "9"})
+    ['total: "9" is not of type "integer"']
+    >>> Schema({"type": "objekt"})
+    Traceback (most recent call last):
+    perdure.errors.InvalidValue: not a JSON Schema: "objekt" is not valid under any of the schemas listed in ...
+    """
+
+    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+        self.schema = schema
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except (ValueError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidValue(f"not a JSON Schema: {reason}") from error
+
+    def check(self, value: Any) -> list[str]:
+        """What is wrong with a value, each with its place."""
+        found = []
+        for error in self._validator.iter_errors(value):
+            place = ".".join(str(part) for part in error.instance_path)
+            found.append(f"{place}: {error.message}" if place else error.message)
+        return found
+
+    def refuse(self, value: Any, what: str) -> None:
+        """InvalidValue if it does not fit."""
+        if wrong := self.check(value):
+            more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+            raise InvalidValue(f"{what} does not fit its schema: {'; '.join(wrong[:_SHOWN])}{more}")
+
+    def codec(self) -> Codec[Any]:
+        """Reads values that fit."""
+
+        def decode(data: Any) -> Any:
+            value = msgspec.json.decode(data)
+            self.refuse(value, "it")
+            return value
+
+        return Codec(Any, Any, decode)
