@@ -34,6 +34,7 @@ from perdure.errors import (
 )
 from perdure.flows.action import Action, action
 from perdure.flows.event import Received, event
+from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.dead import Dead, DeadPage, Handled
@@ -53,6 +54,7 @@ __all__ = [
     "Dead",
     "DeadPage",
     "DefinitionInvalid",
+    "Do",
     "EventConflict",
     "EventRefused",
     "ExecutionCancelled",
@@ -69,6 +71,7 @@ __all__ = [
     "Lock",
     "LockLost",
     "LockTaken",
+    "Machine",
     "Nondeterminism",
     "Page",
     "Perdure",
@@ -78,7 +81,9 @@ __all__ = [
     "Retry",
     "Run",
     "Settings",
+    "State",
     "StoreError",
+    "To",
     "Transient",
     "Workflow",
     "action",

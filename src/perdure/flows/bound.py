@@ -36,6 +36,7 @@ class Bound(Struct, frozen=True, omit_defaults=True):
     version: int = 1
     queue: str = ""
     parameters: tuple[str, ...] = ()
+    needs: bool = False  # at least one argument
     undo: Bound | None = None
 
 
@@ -53,11 +54,13 @@ class Problem(Struct, frozen=True, omit_defaults=True):
 
 def bind(action: Action[..., Any]) -> Bound:
     undo = action.compensation
+    named = [one for one in inspect.signature(action.fn).parameters.values() if one.kind in _NAMED]
     return Bound(
         action.name,
         action.version,
         action.how.queue,
-        tuple(one.name for one in inspect.signature(action.fn).parameters.values() if one.kind in _NAMED),
+        tuple(one.name for one in named),
+        any(one.default is one.empty for one in named),
         None if undo is None else bind(undo),
     )
 

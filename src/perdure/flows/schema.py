@@ -5,7 +5,6 @@ Nothing is fetched, and patterns are those that can be matched in linear time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jsonschema_rs
@@ -28,7 +27,7 @@ class Schema:
     perdure.errors.InvalidValue: not a JSON Schema: "objekt" is not valid under any of the schemas listed in ...
     """
 
-    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+    def __init__(self, schema: dict[str, Any] | bool) -> None:
         self.schema = schema
         try:
             self._validator = jsonschema_rs.validator_for(

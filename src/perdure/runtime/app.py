@@ -29,6 +29,7 @@ from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Head, Hint, Mail, Query, Row, Sent, ShownStatus, Start, Started, key_of
 from perdure.errors import (
     EventConflict,
+    EventRefused,
     ExecutionEnded,
     ExecutionExists,
     ExecutionNotFound,
@@ -37,6 +38,7 @@ from perdure.errors import (
     StoreError,
     UsageError,
 )
+from perdure.flows.machine import Machine
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Joining, Locks, Store, Stream
@@ -297,19 +299,36 @@ class Perdure:
         event_id: str | None = None,
         connection: Any = None,
         by: str = "",
+        roles: Sequence[str] = (),
+        validate: Literal["later", "now"] = "later",
         tenant: str | None = None,
     ) -> str:
         """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once.
 
         With a `connection` (asyncpg) to the same PostgreSQL it is sent in the transaction of that connection.
+        A machine judges an event when its turn comes; with `validate="now"` one that it certainly does not take, in
+        the state in which it rests, is refused at once. `roles` are those of the sender.
         """
         key = key_of(self._tenant(tenant), id)
         await self.open()
-        raw = await self._payload(key, name, payload)
+        raw = await self._payload(key, name, payload, roles)
         self._limit(raw, f"the payload of {name}")
+        if validate == "now":
+            await self._judge(key, name, roles)
         chosen = _checked(_ID, event_id or self.new_id(), "event id")
-        await self.post(key, chosen, mail.EventLetter(name, raw, by), digest(name, bytes(raw)), connection)
+        letter = mail.EventLetter(name, raw, by, roles=tuple(roles))
+        await self.post(key, chosen, letter, digest(name, bytes(raw)), connection)
         return chosen
+
+    async def _judge(self, key: str, name: str, roles: Sequence[str]) -> None:
+        """Refuse what a machine that rests in its state does not take. One that is at work may be elsewhere soon."""
+        head = await self.store.head(key)
+        if head is None or head.holder is not None or head.mail or head.status != "open" or not head.state:
+            return
+        found = registry.find(head.definition)
+        state = msgspec.json.decode(head.state).get("state")
+        if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, roles)):
+            raise EventRefused(f"{key} does not take {name}: {reason}", key)
 
     async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
         key = key_of(tenant, id)
@@ -350,7 +369,7 @@ class Perdure:
         same = (there.name, bytes(there.payload)) == (letter.name, bytes(letter.payload))
         return "duplicate" if same else "conflict"
 
-    async def _payload(self, key: str, name: str, payload: Any) -> Raw:
+    async def _payload(self, key: str, name: str, payload: Any, roles: Sequence[str] = ()) -> Raw:
         """Checked against the workflow's declaration, where it declares its events."""
         raw = Raw(encode(payload))
         declared = registry.find(await self._definition(key))
@@ -359,6 +378,8 @@ class Perdure:
                 names = ", ".join(declared.events)
                 raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
             declared.events[name].decode(raw)
+        if isinstance(declared, Machine) and (reason := declared.refuses("", name, roles)):
+            raise EventRefused(f"{key} does not take {name}: {reason}", key)
         return raw
 
     async def _definition(self, key: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -149,9 +149,20 @@ class Run(Generic[R_co]):
 
     # Doing.
 
-    async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> str:
-        """Send an event; gives its id. The same id twice is one event."""
-        return await self._app.send(self.id, name, payload, event_id=id, by=by, tenant=self._tenant)
+    async def send(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        by: str = "",
+        roles: Sequence[str] = (),
+        validate: Literal["later", "now"] = "later",
+    ) -> str:
+        """Send an event; gives its id. The same id twice is one event. See `Perdure.send`."""
+        return await self._app.send(
+            self.id, name, payload, event_id=id, by=by, roles=roles, validate=validate, tenant=self._tenant
+        )
 
     async def pause(self, *, until: datetime | None = None, reason: str = "", by: str = "") -> None:
         """Start no more actions. Those that run may finish and are recorded. Survives restarts."""

@@ -1,0 +1,103 @@
+"""What is wrong with a machine as a whole: states that nobody reaches, circles, timers that nothing answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perdure.flows.bound import Problem
+from perdure.flows.machine.chart import Chart, Node, Transition
+
+
+def check(chart: Chart, events: Mapping[str, Any] | None = None) -> list[Problem]:
+    """All problems, those of single pieces first."""
+    found = list(chart.problems)
+    if chart.root.initial is None:
+        return found
+    reached = _reached(chart)
+    for node in chart.nodes.values():
+        if node is chart.root:
+            continue
+        where = f"states.{node.path}"
+        if node not in reached:
+            found.append(Problem(where, "no transition leads here", "add one, or take the state out"))
+        found += _ends(node, where)
+        found += _timers(chart, node, where)
+        if node.done and not any(child.final for child in node.children.values()):
+            found.append(Problem(f"{where}.done", "there is no final state inside", "mark one as final"))
+    found += _circles(chart)
+    for name in events or {}:
+        if name not in chart.events:
+            found.append(Problem(f"events.{name}", "no state takes it", "add a transition", "warning"))
+    return found
+
+
+def _transitions(node: Node) -> Iterator[Transition]:
+    for several in (
+        *node.on.values(),
+        node.always,
+        node.done,
+        node.error,
+        *(timer.transitions for timer in node.after),
+    ):
+        yield from several
+
+
+def _reached(chart: Chart) -> set[Node]:
+    reached: set[Node] = set()
+    waiting = [chart.root.leaf()]
+    while waiting:
+        for node in waiting.pop().line():
+            if node not in reached:
+                reached.add(node)
+                waiting += [one.target.leaf() for one in _transitions(node) if one.target is not None]
+    return reached
+
+
+def _ends(node: Node, where: str) -> Iterator[Problem]:
+    state = node.state
+    if state.final:
+        if state.on or state.after or state.always or state.states or state.exit:
+            yield Problem(where, "a final state is the end: it has no transitions, timers or states inside")
+    elif not node.children and all(
+        one.target is None or one.target.leaf() is node for around in node.line() for one in _transitions(around)
+    ):
+        yield Problem(where, "nothing leads out of it", "mark it as final, or add a transition", "warning")
+
+
+def _timers(chart: Chart, node: Node, where: str) -> Iterator[Problem]:
+    """An event of a timer must be one that the state takes, wherever inside it the machine is."""
+    for timer in node.after:
+        takers = [name for around in _inside(node) for name in chart.takes(around)]
+        if timer.event and timer.event not in takers:
+            fix = f"add `on.{timer.event}`, or give a transition: {{to: …}}"
+            yield Problem(f"{where}.after.{timer.key}", f"the state does not take {timer.event!r}", fix)
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children.values():
+        yield from _inside(child)
+
+
+def _circles(chart: Chart) -> Iterator[Problem]:
+    """Transitions without event and condition that lead back to where they begin."""
+    forced: dict[Node, Node] = {}
+    for node in chart.nodes.values():
+        if node.children or node.final:
+            continue
+        always = [one for around in node.line() for one in around.always]
+        free = next((one for one in always if one.when is None), None)
+        if free is not None:
+            forced[node] = node if free.target is None else free.target.leaf()
+    told: set[Node] = set()
+    for begin in forced:
+        path: list[Node] = []
+        at: Node | None = begin
+        while at is not None and at not in path and at not in told:
+            path.append(at)
+            at = forced.get(at)
+        if at is not None and at in path:
+            circle = " → ".join(one.path for one in [*path[path.index(at) :], at])
+            yield Problem(f"states.{at.path}.always", f"it goes round for ever: {circle}", "give one a condition")
+        told.update(path)

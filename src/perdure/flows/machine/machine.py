@@ -1,0 +1,254 @@
+"""`Machine`: a workflow that is a state machine.
+
+    approval = Machine(
+        "approval",
+        data=Request,
+        initial="draft",
+        states={
+            "draft": State(on={"submit": "review"}),
+            "review": State(
+                after={"24h": "escalate"},
+                on={"approve": To("approved", roles=["manager"]), "escalate": "director"},
+            ),
+            …
+        },
+    )
+
+It is checked when it is made: all that is wrong is told at once. See the how-to for what a machine does, and for the
+same thing as a document.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, structs
+
+from perdure.core import events as ev, guard, jq
+from perdure.core.codec import Codec, codec_for, encode
+from perdure.core.replay import Replay
+from perdure.core.signature import Signature
+from perdure.errors import DefinitionInvalid, InvalidValue, Undecodable
+from perdure.flows.action import Action
+from perdure.flows.bound import Problem
+from perdure.flows.described import Described
+from perdure.flows.machine.chart import Chart, Node
+from perdure.flows.machine.check import check
+from perdure.flows.machine.model import Do, Event, State, To, Tos
+from perdure.flows.machine.run import MachineRun, Position, Wanted
+from perdure.flows.machine.terms import Context
+from perdure.flows.registry import registry
+from perdure.flows.schema import Schema
+
+D = TypeVar("D")
+_NO_EVENT = Event("")
+_position = msgspec.json.Decoder(Position).decode
+
+
+class Machine(Described, Generic[D]):
+    """See the module. `on` are transitions that every state has; `publish` names fields of the data that `find` sees.
+
+    `output` makes the result of the data, by a function or an expression; without it the data is the result.
+    """
+
+    kind = "machine"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        initial: str,
+        states: Mapping[str, State],
+        data: type[D] | None = None,
+        events: Mapping[str, Any] | None = None,
+        on: Mapping[str, Tos] | None = None,
+        output: Callable[[D], Any] | Any = None,
+        publish: Sequence[str] = (),
+        version: int = 1,
+        queue: str = "default",
+        description: str = "",
+    ) -> None:
+        root = State(on=on or {}, initial=initial, states=states)
+        chart = Chart(root)
+        content = {"machine": name, "data": repr(data), "output": output, "publish": publish, "root": root}
+        super().__init__(name, version, queue, description, _plain(content), chart.bounds)
+        kinds = {event: codec_for(kind) for event, kind in (events or {}).items()}
+        self._complete(chart, codec_for(data) if data is not None else None, kinds, output, publish)
+        if data is not None:
+            self.signature = _signature(data)
+        if problems := [one for one in check(chart, self.events) if one.level == "error"]:
+            raise DefinitionInvalid(f"machine {name}", problems)
+        registry.add_workflow(self)
+
+    @classmethod
+    def described(
+        cls,
+        body: Mapping[str, Any],
+        chart: Chart,
+        version: int,
+        hash: str,
+        schemas: tuple[Schema | None, Mapping[str, Schema | None]],
+    ) -> Machine[Any]:
+        """Of a document; not registered."""
+        made: Machine[Any] = cls.__new__(cls)
+        Described.__init__(
+            made,
+            str(body["machine"]),
+            version,
+            str(body.get("queue", "default")),
+            str(body.get("description", "")),
+            body,
+            chart.bounds,
+            hash,
+        )
+        data, events = schemas
+        kinds = {name: schema.codec() if schema is not None else codec_for(Any) for name, schema in events.items()}
+        made._complete(chart, None, kinds, body.get("output"), body.get("publish", ()), data)
+        return made
+
+    def _complete(
+        self,
+        chart: Chart,
+        codec: Codec[D] | None,
+        events: Mapping[str, Codec[Any]],
+        output: Any,
+        publish: Sequence[str],
+        schema: Schema | None = None,
+    ) -> None:
+        self.chart = chart
+        self.codec = codec
+        self.events = {name: codec_for(Any) for name in chart.events} | dict(events)
+        self._output = output
+        self._publish = tuple(publish)
+        self._schema = schema
+
+    def check(self) -> None:
+        """Its functions run in turns, like the code of any workflow."""
+        for fn in functions(self.content, self.chart.root.state):
+            guard.refuse(fn)
+            guard.watch(guard.reachable(fn))
+
+    # Running.
+
+    def fresh(self, running: Replay, input: Any) -> Coroutine[Any, Any, Any]:
+        data = input if input is not None or self.codec is not None else {}
+        return MachineRun(self, running, data, None).begin()
+
+    def again(self, running: Replay, position: Raw) -> Coroutine[Any, Any, Any]:
+        at = _position(position)
+        if problems := self.fits(position):
+            raise Undecodable(f"{running.key} cannot go on with {self.definition}: {problems[0]}")
+        return MachineRun(self, running, self.decode(at.data), self.chart.nodes[at.state]).resume(at.due)
+
+    def fits(self, position: Raw) -> list[Problem]:
+        at = _position(position)
+        node = self.chart.nodes.get(at.state)
+        if node is None or node.children:
+            have = ", ".join(path for path, node in self.chart.nodes.items() if path and not node.children)
+            return [
+                Problem(f"states.{at.state}", f"it is in state {at.state}, which is not here", f"there are: {have}")
+            ]
+        try:
+            self.checked(self.decode(at.data))
+        except InvalidValue as error:
+            return [Problem("data", f"its data does not fit: {error}")]
+        return []
+
+    def check_input(self, value: Any) -> None:
+        if self._schema is not None and value is not None:
+            self._schema.refuse(value, f"the input of {self.name}")
+
+    def checked(self, data: D) -> D:
+        """The data, if it may be like that."""
+        if self._schema is not None:
+            self._schema.refuse(data, "the data")
+        return data
+
+    def encode(self, data: D) -> Raw:
+        return Raw(encode(data) if self.codec is None else self.codec.encode(data))
+
+    def decode(self, data: Raw) -> Any:
+        return msgspec.json.decode(data) if self.codec is None else self.codec.decode(data)
+
+    def payload(self, received: ev.Received) -> Any:
+        codec = self.events.get(received.name)
+        return msgspec.json.decode(received.payload) if codec is None else codec.decode(received.payload)
+
+    def wanted(self, leaf: Node) -> Wanted:
+        return Wanted({name: self.events[name].decode for name in self.chart.takes(leaf)})
+
+    def shown(self, state: str, data: D) -> dict[str, Any]:
+        """What `find` and `state()` show."""
+        shown: dict[str, Any] = {"state": state}
+        if self._publish:
+            plain = msgspec.json.decode(self.encode(data))
+            shown |= {name: plain.get(name) for name in self._publish} if isinstance(plain, dict) else {}
+        return shown
+
+    def output_of(self, data: D) -> Any:
+        if self._output is None:
+            return data
+        if callable(self._output):
+            return self._output(data)
+        return jq.Template(self._output).fill(Context(data, _NO_EVENT, None, self.codec).plain())
+
+    def refuses(self, state: str, name: str, roles: Sequence[str]) -> str:
+        """Why an event of this name is certainly not taken in this state, whatever it says; empty if it may be.
+
+        Without a state: in no state at all.
+        """
+        nodes = self.chart.nodes.values() if not state else self.chart.nodes[state].line()
+        transitions = [one for node in nodes for one in node.on.get(name, ())]
+        if not transitions:
+            return (
+                self.chart.no_such(self.chart.nodes[state]) if state else f"{self.definition} takes no event {name!r}"
+            )
+        if all(one.roles and one.roles.isdisjoint(roles) for one in transitions):
+            wanted = sorted({role for one in transitions for role in one.roles})
+            return f"only {' or '.join(wanted)} may send {name}"
+        return ""
+
+
+def _signature(data: Any) -> Signature:
+    """A machine is called with its first data."""
+
+    async def start(input: Any) -> Any: ...
+
+    typed = types.FunctionType(start.__code__, {}, "start")
+    typed.__annotations__ = {"input": data, "return": Any}
+    return Signature(typed)
+
+
+def functions(*parts: Any) -> list[Callable[..., Any]]:
+    """All Python functions in the pieces of a machine."""
+    found: list[Callable[..., Any]] = []
+    waiting = list(parts)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Action):
+            continue
+        if isinstance(one, Do | To | State):
+            waiting += structs.asdict(one).values()
+        elif isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif isinstance(one, types.FunctionType):
+            found.append(one)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A machine as data, for its fingerprint: functions by that of their code, actions by their names."""
+    if isinstance(value, Action):
+        return f"{value.name}@{value.version}"
+    if isinstance(value, Do | To | State):
+        return {name: _plain(part) for name, part in structs.asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return guard.fingerprint(value) if isinstance(value, types.FunctionType) else repr(value)

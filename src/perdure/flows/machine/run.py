@@ -1,0 +1,334 @@
+"""A machine at work: one event after the other, each to its end before the next one is looked at.
+
+Rules kept here:
+- An event is judged in the state that it finds, in the order of the log. One that is not taken is rejected, in the log,
+  and changes nothing.
+- A step is decided in one turn: the data, the change of state, the timers of what is left and entered are in the commit
+  of the event. Then its actions run: those of leaving, of the transition, of entering, each list when the one before it
+  is done, within a list as `after` says.
+- When a step is over, the position goes into the log and replay begins there, so a machine never gets slower. While
+  events wait, a checkpoint comes at the latest when half of them are done: what waits is part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core import events as ev
+from perdure.core.commands import Waiter
+from perdure.core.replay import Replay
+from perdure.errors import ActionFailed, LimitReached
+from perdure.flows.bound import arguments
+from perdure.flows.described import checkpoint
+from perdure.flows.machine.chart import Node, Step, Task, Timer, Transition
+from perdure.flows.machine.model import Event
+from perdure.flows.machine.terms import Context
+
+if TYPE_CHECKING:
+    from perdure.flows.machine.machine import Machine
+
+#: Transitions without an event in a row; after so many a machine goes round in circles.
+_MICROSTEPS = 100
+ERROR = "error"
+
+
+class Position(Struct, frozen=True, omit_defaults=True):
+    """Where a machine is between two events. `due` has the running timers: state, key, and the loop's time."""
+
+    state: str
+    data: Raw
+    due: dict[str, dict[str, float]] = {}
+
+
+class Failure(Struct, frozen=True):
+    """An action of a step that failed, and those that did not run because of it."""
+
+    task: Task
+    error: ActionFailed
+    blocked: tuple[str, ...] = ()
+
+
+class MachineRun:
+    """One execution of a machine. See the module."""
+
+    def __init__(self, machine: Machine[Any], running: Replay, data: Any, leaf: Node | None) -> None:
+        self._machine = machine
+        self._chart = machine.chart
+        self._running = running
+        self._data = data
+        self._leaf = leaf
+        self._handles: dict[str, dict[str, asyncio.TimerHandle]] = {}
+        self._fired: deque[tuple[Node, Timer]] = deque()
+        self._waiter: Waiter | None = None
+        self._since = 0  # steps since the last checkpoint
+
+    async def begin(self) -> Any:
+        """Enter the first state."""
+        root = self._chart.root
+        step = self._chart.enter(None, root, root)
+        await self._move(step, None, Event(""))
+        return await self._live(stepped=True)
+
+    async def resume(self, due: dict[str, dict[str, float]]) -> Any:
+        for path, timers in due.items():
+            node = self._chart.nodes[path]
+            for timer in node.after:
+                if timer.key in timers:
+                    self._arm(node, timer, timers[timer.key])
+        return await self._live(stepped=False)
+
+    @property
+    def leaf(self) -> Node:
+        assert self._leaf is not None
+        return self._leaf
+
+    async def _live(self, stepped: bool) -> Any:
+        """After a step: the end, or a checkpoint; then the next event."""
+        while True:
+            if stepped:
+                self._since += 1
+                shown = self._machine.shown(self.leaf.path, self._data)
+                if self._over():
+                    self._running.publish(shown)
+                    return self._machine.output_of(self._data)
+                if self._since >= len(self._running.buffer):
+                    self._running.published = shown
+                    checkpoint(self._running, self.position())
+            self._running.position = self.position
+            found = await self._next()
+            self._running.position = None
+            stepped = await (self._take(found) if isinstance(found, ev.Received) else self._time_out(*found))
+
+    def _over(self) -> bool:
+        leaf = self.leaf
+        return leaf.final and leaf.parent is not None and leaf.parent.parent is None
+
+    def position(self) -> Position:
+        """All that is to be known between two events."""
+        due = {
+            path: {key: handle.when() for key, handle in handles.items()}
+            for path, handles in self._handles.items()
+            if handles
+        }
+        return Position(self.leaf.path, self._machine.encode(self._data), due)
+
+    # Waiting.
+
+    async def _next(self) -> ev.Received | tuple[Node, Timer]:
+        if self._fired:
+            return self._fired.popleft()
+        self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
+        try:
+            found: ev.Received | tuple[Node, Timer] = (await self._waiter.future)[0]
+        except asyncio.CancelledError:
+            self._running.unlisten(self._waiter)
+            raise
+        finally:
+            self._waiter = None
+        return found
+
+    def _arm(self, node: Node, timer: Timer, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._handles.setdefault(node.path, {})[timer.key] = loop.call_at(due, self._fire, node, timer)
+
+    def _fire(self, node: Node, timer: Timer) -> None:
+        self._handles[node.path].pop(timer.key, None)
+        waiter = self._waiter
+        if waiter is None or waiter.future.done():
+            self._fired.append((node, timer))
+        else:
+            self._running.unlisten(waiter)
+            waiter.future.set_result(((node, timer), None))
+
+    # Deciding.
+
+    async def _take(self, received: ev.Received) -> bool:
+        """Judge an event from outside."""
+        payload = self._machine.payload(received)
+        event = Event(received.name, payload, received.id, received.by, received.roles)
+        chosen = self._choose(event)
+        if isinstance(chosen, str):
+            self._running.reject(received, chosen)
+            return False
+        await self._move(*chosen, event)
+        return True
+
+    async def _time_out(self, node: Node, timer: Timer) -> bool:
+        """A state has lasted so long that something follows, if anything takes it."""
+        event = Event(timer.event or f"after {timer.key}", {"state": node.path})
+        chosen = self._choose(event, None if timer.event else timer.transitions)
+        if isinstance(chosen, str):
+            self._running.reject(ev.Received("", event.name), chosen)
+            return False
+        await self._move(*chosen, event)
+        return True
+
+    def _choose(self, event: Event, among: Sequence[Transition] | None = None) -> tuple[Step, Transition] | str:
+        """The transition that an event takes, with the data as it makes it; or why it takes none.
+
+        An event that makes a condition fail, or data that does not fit, is refused: it must not end the machine.
+        """
+        before = self._machine.encode(self._data)
+        try:
+            context = self._context(event)
+            chosen: Transition | str | None
+            if among is None:
+                chosen = self._chart.select(self.leaf, event, context)
+            else:
+                chosen = self._chart.pick(among, context) or "the condition does not hold"
+            if isinstance(chosen, str):
+                return chosen
+            if chosen.set is not None:
+                self._data = self._machine.checked(chosen.set(context))
+            return self._chart.steps(self.leaf, chosen), chosen
+        except Exception as error:
+            self._data = self._machine.decode(before)
+            return f"{type(error).__name__}: {error}"
+
+    async def _move(self, step: Step, transition: Transition | None, event: Event) -> None:
+        """One transition and all that follow from it without an event."""
+        for _ in range(_MICROSTEPS):
+            failures = await self._change(step, transition, event)
+            followed = self._follow(failures, event)
+            if followed is None:
+                return
+            transition, event = followed
+            if transition.set is not None:
+                self._data = self._machine.checked(transition.set(self._context(event)))
+            step = self._chart.steps(self.leaf, transition)
+        self._running.halt(
+            LimitReached(
+                f"{self._running.key}: {_MICROSTEPS} transitions in a row without an event, the last to state"
+                f" {self.leaf.path}: give its `always`, `done` or `error` a condition that ends it"
+            )
+        )
+
+    def _follow(self, failures: Sequence[Failure], event: Event) -> tuple[Transition, Event] | None:
+        """What happens next by itself."""
+        line = list(self.leaf.line())
+        if failures:
+            wrong = Event(ERROR, _described(failures))
+            for node in line:
+                if (chosen := self._chart.pick(node.error, self._context(wrong))) is not None:
+                    return chosen, wrong
+            raise failures[0].error
+        context = self._context(event)
+        if self.leaf.final:
+            done = Event(f"done {line[1].path}" if len(line) > 1 else "done")
+            chosen = self._chart.pick(line[1].done if len(line) > 1 else (), self._context(done))
+            return None if chosen is None else (chosen, done)
+        for node in line:
+            if (chosen := self._chart.pick(node.always, context)) is not None:
+                return chosen, event
+        return None
+
+    async def _change(self, step: Step, transition: Transition | None, event: Event) -> list[Failure]:
+        """Decide in this turn, then act."""
+        before = "" if self._leaf is None else self._leaf.path
+        self._leaf = step.leaf
+        self._running.note(
+            ev.StateChanged(before, step.leaf.path, event.name, event.id, event.by, inner=not step.entered)
+        )
+        for node in step.left:
+            for handle in self._handles.pop(node.path, {}).values():
+                handle.cancel()
+        gone = set(step.left)
+        self._fired = deque(one for one in self._fired if one[0] not in gone)
+        now = asyncio.get_running_loop().time()
+        for node in step.entered:
+            for timer in node.after:
+                self._arm(node, timer, now + timer.delay / 1e6)
+        lists = [node.exit for node in step.left]
+        lists.append([] if transition is None else transition.do)
+        lists += [node.entry for node in step.entered]
+        if any(lists):
+            self._running.publish(self._machine.shown(self.leaf.path, self._data))
+        for tasks in lists:
+            if tasks and (failures := await self._perform(tasks, event)):
+                return failures
+        if any(node.state.settles for node in step.entered):
+            self._running.undos.clear()
+        return []
+
+    # Acting.
+
+    async def _perform(self, tasks: Sequence[Task], event: Event) -> list[Failure]:
+        """Run actions as their `after` allows, side by side. A failed one keeps back only those that come after it."""
+        if len(tasks) == 1:
+            failed = await self._run(tasks[0], event)
+            return [] if failed is None or tasks[0].optional else [Failure(tasks[0], failed)]
+        waiting = {task.name: task for task in tasks}
+        under_way: dict[asyncio.Task[ActionFailed | None], Task] = {}
+        done: set[str] = set()
+        failures: dict[str, ActionFailed] = {}
+        while True:
+            for task in [one for one in waiting.values() if done.issuperset(one.after)]:
+                del waiting[task.name]
+                under_way[asyncio.create_task(self._run(task, event), name=task.name)] = task
+            if not under_way:
+                break
+            try:
+                ended, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                for one in under_way:
+                    one.cancel()
+                await asyncio.wait(under_way)
+                raise
+            for one in ended:
+                task = under_way.pop(one)
+                if (failed := one.result()) is None or task.optional:
+                    done.add(task.name)
+                else:
+                    failures[task.name] = failed
+        blocked = tuple(waiting)
+        return [Failure(task, failures[task.name], blocked) for task in tasks if task.name in failures]
+
+    async def _run(self, task: Task, event: Event) -> ActionFailed | None:
+        bound = task.call.bound
+        spec = task.action if task.action is not None else task.call.spec()
+        try:
+            given = arguments(bound, task.args(self._context(event), bound))
+            result = await self._running.act(spec, given, spec.compensation)
+            if task.set is not None:
+                context = self._context(event)
+                context.result = result
+                self._data = self._machine.checked(task.set(context))
+        except ActionFailed as error:
+            return error
+        except Exception as error:  # of its arguments, or of what its result does to the data
+            return ActionFailed(f"{task.name}: {error}", task.name, type(error).__name__)
+        return None
+
+    def _context(self, event: Event) -> Context:
+        return Context(self._data, event, None, self._machine.codec)
+
+
+def _described(failures: Sequence[Failure]) -> dict[str, Any]:
+    """What an `error` transition learns."""
+    first = failures[0]
+    return {
+        "action": first.task.name,
+        "type": first.error.type,
+        "message": str(first.error),
+        "failed": [one.task.name for one in failures],
+        "blocked": list(first.blocked),
+    }
+
+
+Decode = Callable[[Raw], Any]
+
+
+class Wanted(dict[str, Decode]):
+    """All events are taken in order to be judged; named are those that the state takes."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Decode:
+        return msgspec.json.decode
