@@ -27,7 +27,7 @@ from perdure.core.commands import Asked, Limits
 from perdure.core.loop import where
 from perdure.core.records import Row
 from perdure.core.replay import Definition, Replay
-from tests.corpus import workflows
+from tests.corpus import machines, workflows  # noqa: F401 - machines adds to the corpus
 from tests.corpus.workflows import CORPUS, Member
 
 KEY = "corpus/run"
@@ -454,6 +454,9 @@ RECORDED = (
     Case("saga_in_parallel", 5, failing=True),
     Case("clean_up_with_actions", 1, cancel_at=2),
     Case("waits_for_all_kinds", 6, failing=True),
+    Case("machine_of_actions", 3, failing=True),
+    Case("machine_of_timers", 1),
+    Case("machine_of_undos", 2, cancel_at=4),
 )
 
 

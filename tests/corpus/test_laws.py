@@ -48,6 +48,8 @@ CANCELLED = (
     "child_dropped",
     "clean_up_with_actions",
     "failing_clean_up",
+    "machine_of_actions",
+    "machine_of_undos",
     "nested_timeouts",
     "saga_in_parallel",
     "shielded",
@@ -65,6 +67,9 @@ OUTPUTS = (
     ev.Marked,
     ev.Published,
     ev.EventRejected,
+    ev.StateChanged,
+    ev.NodeStarted,
+    ev.NodeSettled,
     ev.Restarted,
 )
 #: What the engine writes for itself. Leaving it out must not change what the code does.
@@ -233,7 +238,11 @@ def test_signatures_are_the_same_on_every_python() -> None:
 def test_signatures_are_the_same_in_every_process() -> None:
     """Strings hash differently in each of them."""
     code = "import sys; from tests.corpus.drive import signature_of; print(*map(signature_of, sys.argv[1:]))"
-    members = [name for name in CORPUS if name.startswith(("wait", "as_completed", "task", "set", "nested", "event"))]
+    members = [
+        name
+        for name in CORPUS
+        if name.startswith(("wait", "as_completed", "task", "set", "nested", "event", "machine"))
+    ]
     printed = [
         subprocess.run(
             [sys.executable, "-c", code, *members],
