@@ -1,6 +1,6 @@
 """`make bench`: the embedded engine, then fleets on PostgreSQL and on PostgreSQL with Redis.
 
-usage: python -m bench [--quick] [--only embedded|postgres|cluster] [--json FILE]
+usage: python -m bench [--quick] [--only embedded|machines|postgres|cluster] [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from bench import embedded, fleet, fleet_parts, report
+from bench import embedded, fleet, fleet_parts, machines, report
 from bench.programs import MEASURED
 from bench.report import console
 from bench.servers import Servers
@@ -33,6 +33,16 @@ def measure_embedded(scale: embedded.Scale) -> dict[str, Any]:
         status.update(f"{scale.waiting:,} waiting executions")
         figures["waiting"] = embedded.waiting(scale)
         report.waiting(figures["waiting"])
+    return figures
+
+
+def measure_machines(scale: machines.Scale) -> dict[str, Any]:
+    with console.status("…") as status:
+        status.update("state machines, beside code")
+        figures: dict[str, Any] = {"code": machines.against_code(scale)}
+        status.update(f"a machine with {scale.long:,} events")
+        figures["log"] = machines.long_log(scale)
+    report.machines(figures)
     return figures
 
 
@@ -60,7 +70,7 @@ def measure_fleet(profiles: list[str], scale: fleet.Scale) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench")
     parser.add_argument("--quick", action="store_true", help="fewer executions, one round")
-    parser.add_argument("--only", choices=["embedded", *fleet.PROFILES], help="leave the other parts out")
+    parser.add_argument("--only", choices=["embedded", "machines", *fleet.PROFILES], help="leave the other parts out")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     chosen = parser.parse_args()
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
@@ -68,7 +78,9 @@ def main() -> None:
     console.print(f"Python {machine['python']}, {machine['cores']} cores, {machine['system']}")
     if chosen.only in (None, "embedded"):
         figures["embedded"] = measure_embedded(embedded.QUICK if chosen.quick else embedded.FULL)
-    if chosen.only != "embedded":
+    if chosen.only in (None, "machines"):
+        figures["machines"] = measure_machines(machines.QUICK if chosen.quick else machines.FULL)
+    if chosen.only not in ("embedded", "machines"):
         profiles = [chosen.only] if chosen.only else list(fleet.PROFILES)
         figures["fleet"] = measure_fleet(profiles, fleet.QUICK if chosen.quick else fleet.FULL)
     if chosen.json:

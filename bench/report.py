@@ -33,6 +33,18 @@ def waiting(found: Mapping[str, Any]) -> None:
     )
 
 
+def machines(found: Mapping[str, Any]) -> None:
+    code, log = found["code"], found["log"]
+    console.print(
+        f"five events with an action each, executions a second: as a machine {code['machine']:,.0f}, in code"
+        f" {code['code']:,.0f}: {code['ratio']:.2f}"
+    )
+    console.print(
+        f"the next event of a machine that nobody has in memory: {log['long']:.2f} ms after {log['events']:,} events,"
+        f" {log['short']:.2f} ms after few: {log['ratio']:.2f}"
+    )
+
+
 def throughput(found: Mapping[str, Any], at_once: int) -> None:
     costs = tuple(f"µs CPU: {who}" if who == _WHO[0] else who for who in _WHO)
     title = f"fleet: executions a second, {at_once:,} in flight, one worker process"

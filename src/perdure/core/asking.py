@@ -239,6 +239,8 @@ class Asking:
     def note(self, event: ev.StateChanged | ev.NodeStarted | ev.NodeSettled) -> None:
         """Where it stands now, for the log."""
         self.loop.refuse_if_closed()
+        if isinstance(event, ev.StateChanged):
+            self.published["state"] = event.to_state  # the event itself shows it: nothing more is written
         self._emit_counted(event)
 
     def failing(self, error: BaseException) -> None:

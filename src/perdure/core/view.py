@@ -142,7 +142,7 @@ def fold(state: State, row: Row) -> State:
         case ev.ChildSettled():
             state.children.pop(event.ref, None)
         case ev.StateChanged():
-            state.current = event.to_state
+            state.current = state.published["state"] = event.to_state
         case ev.NodeStarted():
             state.nodes[event.node] = NodeState(event.node, input=_decode(event.input), began=row.at)
         case ev.NodeSettled():

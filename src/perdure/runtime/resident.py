@@ -380,6 +380,9 @@ class Resident:
         match event:
             case ev.Published():
                 self._published = bytes(event.state)
+            case ev.StateChanged():
+                shown = msgspec.json.decode(self._published or b"{}")
+                self._published = _encode({**shown, "state": event.to_state})
             case ev.Restarted():
                 self._published = bytes(event.published) if bytes(event.published) != b"{}" else None
             case ev.ChildStarted():
@@ -669,7 +672,15 @@ class Resident:
 _LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _OUTCOME = "/action:"  # how the id of the outcome of an action that ran apart begins
 _NOTED_TYPES = frozenset(
-    {ev.Published, ev.Restarted, ev.ChildStarted, ev.ChildSettled, ev.ActionScheduled, ev.ActionCancelled}
+    {
+        ev.Published,
+        ev.StateChanged,
+        ev.Restarted,
+        ev.ChildStarted,
+        ev.ChildSettled,
+        ev.ActionScheduled,
+        ev.ActionCancelled,
+    }
 )
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)

@@ -55,12 +55,9 @@ class Node(Struct, eq=False):
     def final(self) -> bool:
         return self.state.final
 
-    def line(self) -> Iterator[Node]:
+    def line(self) -> list[Node]:
         """Itself and all around it, from the inside out."""
-        node: Node | None = self
-        while node is not None:
-            yield node
-            node = node.parent
+        return [self] if self.parent is None else [self, *self.parent.line()]
 
     def leaf(self) -> Node:
         """Where entering it leads to."""
@@ -110,7 +107,12 @@ class Chart:
         self.nodes = {node.path: node for node in self._all(self.root)}
         for node in self.nodes.values():
             self._wire(node)
-        self.events = {name: None for node in self.nodes.values() for name in node.on}
+        #: The transitions of every event, wherever they begin.
+        self.events: dict[str, list[Transition]] = {}
+        for node in self.nodes.values():
+            for name, transitions in node.on.items():
+                self.events.setdefault(name, []).extend(transitions)
+        self._steps: dict[tuple[Node, Transition], Step] = {}
 
     # Deciding.
 
@@ -143,6 +145,12 @@ class Chart:
 
     def steps(self, leaf: Node, transition: Transition) -> Step:
         """A transition with a target leaves its source, also when it leads back to it."""
+        known = self._steps.get((leaf, transition))
+        if known is None:
+            known = self._steps[leaf, transition] = self._step(leaf, transition)
+        return known
+
+    def _step(self, leaf: Node, transition: Transition) -> Step:
         target = transition.target
         if target is None:
             return Step((), (), leaf)
@@ -153,9 +161,10 @@ class Chart:
         return self.enter(leaf, target, common)
 
     def enter(self, leaf: Node | None, target: Node, common: Node) -> Step:
-        left = [] if leaf is None else [node for node in leaf.line() if node not in set(common.line())]
+        stays = set(common.line())
+        left = [] if leaf is None else [node for node in leaf.line() if node not in stays]
         end = target.leaf()
-        entered = [node for node in end.line() if node not in set(common.line())]
+        entered = [node for node in end.line() if node not in stays]
         return Step(tuple(left), tuple(reversed(entered)), end)
 
     # Making.

@@ -122,7 +122,7 @@ class Machine(Described, Generic[D]):
         self.codec = codec
         self.events = {name: codec_for(Any) for name in chart.events} | dict(events)
         self._output = output
-        self._publish = tuple(publish)
+        self.publish = tuple(publish)
         self._schema = schema
 
     def check(self) -> None:
@@ -183,9 +183,9 @@ class Machine(Described, Generic[D]):
     def shown(self, state: str, data: D) -> dict[str, Any]:
         """What `find` and `state()` show."""
         shown: dict[str, Any] = {"state": state}
-        if self._publish:
+        if self.publish:
             plain = msgspec.json.decode(self.encode(data))
-            shown |= {name: plain.get(name) for name in self._publish} if isinstance(plain, dict) else {}
+            shown |= {name: plain.get(name) for name in self.publish} if isinstance(plain, dict) else {}
         return shown
 
     def output_of(self, data: D) -> Any:
@@ -200,8 +200,10 @@ class Machine(Described, Generic[D]):
 
         Without a state: in no state at all.
         """
-        nodes = self.chart.nodes.values() if not state else self.chart.nodes[state].line()
-        transitions = [one for node in nodes for one in node.on.get(name, ())]
+        if state:
+            transitions = [one for node in self.chart.nodes[state].line() for one in node.on.get(name, ())]
+        else:
+            transitions = self.chart.events.get(name, [])
         if not transitions:
             return (
                 self.chart.no_such(self.chart.nodes[state]) if state else f"{self.definition} takes no event {name!r}"

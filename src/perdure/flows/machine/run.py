@@ -95,7 +95,8 @@ class MachineRun:
                 self._since += 1
                 shown = self._machine.shown(self.leaf.path, self._data)
                 if self._over():
-                    self._running.publish(shown)
+                    if self._machine.publish:
+                        self._running.publish(shown)
                     return self._machine.output_of(self._data)
                 if self._since >= len(self._running.buffer):
                     self._running.published = shown
@@ -247,7 +248,7 @@ class MachineRun:
         lists = [node.exit for node in step.left]
         lists.append([] if transition is None else transition.do)
         lists += [node.entry for node in step.entered]
-        if any(lists):
+        if self._machine.publish and any(lists):
             self._running.publish(self._machine.shown(self.leaf.path, self._data))
         for tasks in lists:
             if tasks and (failures := await self._perform(tasks, event)):
