@@ -4,6 +4,7 @@
     ├── UsageError                the caller asked for something that cannot be
     │   ├── Forbidden             a call that cannot be replayed, inside a workflow
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
+    │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   └── SettingsError         an unknown or ill-typed setting
@@ -59,6 +60,14 @@ class Forbidden(UsageError):
 
 class InvalidValue(UsageError):
     """A value that does not fit its declared type, or that cannot be stored."""
+
+
+class ExpressionError(InvalidValue):
+    """An expression that cannot be read, fails, or uses more than it may; `position` is the place in its text, if any."""
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class LimitReached(UsageError):
