@@ -23,6 +23,7 @@ from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound, Problem, owed, undo_named
+from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.workflow import Workflow, check_name, finish
 
 
@@ -93,7 +94,7 @@ class Described(Workflow[..., Any]):
         """Run from a checkpoint."""
         raise NotImplementedError
 
-    def diagram(self, current: Mapping[str, str] | None = None) -> Any:
+    def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
         """As a picture; `current` maps states or nodes to their marks."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from perdure.errors import InvalidValue, UsageError
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound, Call, Problem, bind, bind_name, check_arguments
 from perdure.flows.machine.model import Do, Event, State, To
-from perdure.flows.machine.terms import Context, condition, filler, setter
+from perdure.flows.machine.terms import Context, condition, filler, setter, words
 from perdure.flows.registry import registry
 
 Condition: TypeAlias = Callable[[Context], bool]
@@ -74,6 +74,7 @@ class Transition(Struct, eq=False):
     set: Change | None
     do: list[Task]
     roles: frozenset[str]
+    words: str = ""  # its condition, for people
 
     def allows(self, event: Event) -> bool:
         return not event.id or not self.roles or not self.roles.isdisjoint(event.roles)
@@ -233,6 +234,7 @@ class Chart:
             self._term(where, "set", lambda: setter(to.set, "event")),
             self._tasks(to.do, f"{where}.do"),
             frozenset(to.roles),
+            words(to.when),
         )
 
     def _paths(self) -> list[str]:

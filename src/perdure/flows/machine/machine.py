@@ -35,9 +35,11 @@ from perdure.errors import DefinitionInvalid, InvalidValue, Undecodable
 from perdure.flows.action import Action
 from perdure.flows.bound import Problem
 from perdure.flows.described import Described
+from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.machine.chart import Chart, Node
 from perdure.flows.machine.check import check
 from perdure.flows.machine.model import Do, Event, State, To, Tos
+from perdure.flows.machine.picture import draw
 from perdure.flows.machine.run import MachineRun, Position, Wanted
 from perdure.flows.machine.terms import Context
 from perdure.flows.registry import registry
@@ -156,6 +158,10 @@ class Machine(Described, Generic[D]):
         except InvalidValue as error:
             return [Problem("data", f"its data does not fit: {error}")]
         return []
+
+    def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
+        """As a picture, with the marks of states by their paths: `diagram({"review": "current"})`."""
+        return draw(self.chart, self.name, current or {})
 
     def check_input(self, value: Any) -> None:
         if self._schema is not None and value is not None:

@@ -85,3 +85,13 @@ def filler(args: Any) -> Callable[[Context, Bound], Any]:
     if template.constant:
         return lambda context, bound: args
     return lambda context, bound: template.fill(context.plain())
+
+
+def words(when: Any) -> str:
+    """A condition as a diagram shows it: an expression as it is, a function by its name."""
+    if when is None:
+        return ""
+    if isinstance(when, str):
+        return jq.expression(when).strip()
+    name = getattr(when, "__name__", "")
+    return "if" if name in ("", "<lambda>") else name
