@@ -121,6 +121,8 @@ def _line(grid: Grid, number: int, start: float, end: float) -> Line:
     first, last = grid.bands[grid.row[tie.upper]], grid.bands[grid.row[tie.lower]]
     a, b = grid.slots[tie.upper], grid.slots[tie.lower]
     top = sum(first) / 2 + foot(a.form, a.width, a.height, start - grid.x[tie.upper])
+    if a.port:
+        top = first[0]
     bottom = sum(last) / 2 - foot(b.form, b.width, b.height, end - grid.x[tie.lower])
     before: list[Point] = [(start, top), (start, first[1])]
     after: list[Point] = []

@@ -39,8 +39,11 @@ _SHAPES: dict[Shape, tuple[str, str]] = {
 _BARE: dict[Shape, tuple[str, str]] = {"start": ("((", "))"), "end": ("(((", ")))")}
 #: Shapes that stateDiagram-v2 has a word for, as long as there is nothing to write on them.
 _STEREOTYPES: dict[Shape, str] = {"choice": "<<choice>>", "split": "<<fork>>", "join": "<<join>>"}
-#: ASCII that means something to Mermaid, to Markdown or to HTML; a single dash means nothing, two or more do.
-_SPECIAL = re.compile(r"[^\w .,()/+=?!\u0080-\U0010ffff-]|-(?=-)|(?<=-)-")
+#: ASCII that means something to Mermaid, to Markdown or to HTML. A single dash means nothing, two do; `_` does at the
+#: ends of words; and "direction LR" is a command wherever it stands in a line, even in quotes.
+_SPECIAL = re.compile(
+    r"[^\w .,()/+=?!\u0080-\U0010ffff-]|-(?=-)|(?<=-)-|(?<![^\W_])_|_(?![^\W_])|(?<=direction) ", re.IGNORECASE
+)
 
 
 def mermaid(diagram: Diagram) -> str:
@@ -70,19 +73,20 @@ def _text(text: str) -> str:
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", clean(text))
 
 
-def _names(diagram: Diagram) -> dict[str, str]:
-    """A safe name for every box, close to its id."""
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    for box in diagram.boxes:
-        plain = "b_" + re.sub(r"[^A-Za-z0-9]+", "_", box.id)[:40].strip("_")
+class _Names:
+    """Safe names, close to the ids, no two alike."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def take(self, wish: str) -> str:
+        plain = "b_" + re.sub(r"[^A-Za-z0-9]+", "_", wish)[:40].strip("_")
         name, number = plain, 1
-        while name in taken:
+        while name in self.taken:
             number += 1
             name = f"{plain}_{number}"
-        taken.add(name)
-        names[box.id] = name
-    return names
+        self.taken.add(name)
+        return name
 
 
 class _Writer:
@@ -91,17 +95,17 @@ class _Writer:
     def __init__(self, diagram: Diagram) -> None:
         self.diagram = diagram
         self.boxes = {box.id: box for box in diagram.boxes}
-        self.names = _names(diagram)
+        names = _Names()
+        self.names = {box.id: names.take(box.id) for box in diagram.boxes}
         self.within: dict[str | None, list[Box]] = {None: []}
         for box in diagram.boxes:
             self.within.setdefault(box.inside, []).append(box)
         #: Frames that an arrow joins with their own content: the state inside that stands for them.
-        self.proxies = {
-            outer: f"{self.names[outer]}_itself"
-            for arrow in diagram.arrows
-            for outer, inner in ((arrow.source, arrow.target), (arrow.target, arrow.source))
-            if outer != inner and self._around(outer, inner)
-        }
+        self.proxies: dict[str, str] = {}
+        for arrow in diagram.arrows:
+            for outer, inner in ((arrow.source, arrow.target), (arrow.target, arrow.source)):
+                if outer not in self.proxies and self._around(outer, inner):
+                    self.proxies[outer] = names.take(f"{outer} itself")
 
     def lines(self) -> Iterator[str]:
         raise NotImplementedError

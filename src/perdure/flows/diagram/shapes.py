@@ -45,6 +45,8 @@ def figure(box: Box, loops: int) -> Figure:
     height = len(words) * WORDS_LINE + len(notes) * NOTE_LINE
     form, width, height = _outline(box, width, height)
     height = max(height, loops * LOOP + (20.0 if form == "diamond" else 8.0) if loops else 0.0)
+    if form in {"dot", "pill"}:
+        width = max(width, height)  # what is round stays round
     return Figure(form, _even(width), _even(height), words, notes)
 
 

@@ -64,7 +64,7 @@ def wrap(text: str, size: float, limit: float, lines: int) -> tuple[str, ...]:
     >>> wrap("wait for the parcel", 13, 70, 2)
     ('wait for', 'the parcel')
     >>> wrap("incomprehensibilities", 13, 70, 1)
-    ('incompre…',)
+    ('incompr…',)
     """
     rest = clean(text)
     found: list[str] = []
