@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from perdure.errors import UsageError
-from perdure.flows.diagram import Arrow, Box, Diagram, Mark, Shape, mermaid, svg
+from perdure.flows.diagram import Arrow, Box, Diagram, Mark, Shape, level, mermaid, svg
 from perdure.flows.diagram.layout import Layout, lay_out
 from perdure.flows.diagram.shapes import heading, label_size
-from perdure.flows.diagram.svg import STYLE
+from perdure.flows.diagram.style import STYLE
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = [
@@ -25,6 +25,9 @@ NASTY = [
     "שלום", "\u202eevil", "\ud800", "\x00", "\ufffe", "|", "`code`", "<script>", "#quot;", "&amp;", "]]>",
     "style a fill:#f00;", "direction LR", "---", "::: x", "\\n", "", "  ", "x" * 300, "long words " * 30, "漢字" * 40,
 ]  # fmt: skip
+
+#: Marks that would make the text after them run backwards.
+TURNING = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 names = st.sampled_from(NASTY) | st.text(max_size=12)
 
@@ -252,6 +255,7 @@ def test_no_name_breaks_out_of_mermaid(diagram: Diagram) -> None:
     text = mermaid(diagram)
 
     text.encode()
+    assert not TURNING & set(text)
     lines = text.removesuffix("\n").split("\n")
     if lines[0] == "---":
         assert re.fullmatch(r'title: "([^"\\]|\\.)*"', lines[1])
@@ -324,9 +328,7 @@ def along(stroke: tuple[tuple[float, float], ...]) -> Iterator[tuple[float, floa
             )
 
 
-@settings(max_examples=200, deadline=None)
-@given(diagrams())
-def test_siblings_never_overlap_and_children_are_within_their_frame(diagram: Diagram) -> None:
+def check_boxes(diagram: Diagram) -> None:
     layout = lay_out(diagram)
     where = rectangles(diagram, layout)
 
@@ -341,9 +343,7 @@ def test_siblings_never_overlap_and_children_are_within_their_frame(diagram: Dia
             assert not overlap(where[a], where[b])
 
 
-@settings(max_examples=200, deadline=None)
-@given(diagrams())
-def test_labels_lie_on_no_box_and_on_no_other_label(diagram: Diagram) -> None:
+def check_labels(diagram: Diagram) -> None:
     layout = lay_out(diagram)
     where = rectangles(diagram, layout)
     frames = diagram.frames()
@@ -355,9 +355,7 @@ def test_labels_lie_on_no_box_and_on_no_other_label(diagram: Diagram) -> None:
     assert not any(overlap(a, b) for a, b in combinations(shown, 2))
 
 
-@settings(max_examples=200, deadline=None)
-@given(diagrams())
-def test_arrows_join_their_boxes_and_cross_no_other_and_no_title(diagram: Diagram) -> None:
+def check_arrows(diagram: Diagram) -> None:
     layout = lay_out(diagram)
     where = rectangles(diagram, layout)
     around = {box.id: box.inside for box in diagram.boxes}
@@ -382,6 +380,40 @@ def test_arrows_join_their_boxes_and_cross_no_other_and_no_title(diagram: Diagra
             ]  # fmt: skip
             assert mine.issuperset(inside)
             assert not any(left < x < right and top < y < bottom for left, top, right, bottom in titles_shown)
+
+
+@settings(max_examples=150, deadline=None)
+@given(diagrams())
+def test_siblings_never_overlap_and_children_are_within_their_frame(diagram: Diagram) -> None:
+    check_boxes(diagram)
+
+
+@settings(max_examples=150, deadline=None)
+@given(diagrams())
+def test_labels_lie_on_no_box_and_on_no_other_label(diagram: Diagram) -> None:
+    check_labels(diagram)
+
+
+@settings(max_examples=150, deadline=None)
+@given(diagrams())
+def test_arrows_join_their_boxes_and_cross_no_other_and_no_title(diagram: Diagram) -> None:
+    check_arrows(diagram)
+
+
+def test_lines_that_are_too_long_to_be_threaded_through_are_led_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [f"box {number}" for number in range(12)]
+    boxes = tuple(Box(id, inside="frame" if number > 7 else None) for number, id in enumerate(ids))
+    chain = [Arrow(a, b) for a, b in pairwise(ids)]
+    far = [Arrow(ids[a], ids[b], "a label of two lines, if not of three") for a, b in combinations(range(0, 12, 2), 2)]
+    diagram = Diagram("flow", "far", (*boxes, Box("frame")), (*chain, *far, *(Arrow(a.target, a.source) for a in far)))
+    threaded = lay_out(diagram)
+
+    monkeypatch.setattr(level, "BENDS", 5)
+
+    assert lay_out(diagram) != threaded
+    check_boxes(diagram)
+    check_labels(diagram)
+    check_arrows(diagram)
 
 
 def test_a_two_way_pair_is_drawn_apart() -> None:
@@ -424,6 +456,7 @@ def test_every_picture_is_xml_with_a_path_for_every_arrow_and_refers_to_nothing(
     text = svg(diagram)
 
     root = ET.fromstring(text.encode())
+    assert not TURNING & set(text)
     assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
         "svg", "title", "desc", "style", "g", "rect", "circle", "polygon", "path", "text",
     }  # fmt: skip
@@ -471,9 +504,9 @@ def test_marks_are_told_by_a_sign_and_in_words() -> None:
 
 
 def test_two_pictures_in_one_page_share_no_id_and_no_rule_leaves_them() -> None:
-    ids = [re.findall(r'\bid="([^"]+)"', svg(diagram)) for diagram in (order_machine(), parcel_flow())]
+    ids = [re.findall(r'\bid="([^"]+)"', svg(Diagram("flow", "", (Box("a", mark=mark),), ()))) for mark in ("", "done")]
 
-    assert not set(ids[0]) & set(ids[1])
+    assert len({*ids[0], *ids[1]}) == 4
     selectors = re.findall(r"(?:^|[{}])([^{}@]+)\{", STYLE.replace("@media(prefers-color-scheme:dark){", ""))
     assert all(one.startswith(".perdure-diagram ") for selector in selectors for one in selector.split(","))
 

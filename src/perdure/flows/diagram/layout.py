@@ -32,7 +32,10 @@ class Placed(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """The strokes of an arrow from its source to its target, and the middle and the lines of its label."""
+    """The strokes of an arrow from its source to its target, and the middle and the lines of its label.
+
+    A loop has three points: where it begins, how far it reaches out, and where it ends.
+    """
 
     strokes: tuple[tuple[Point, ...], ...]
     label: Point | None
@@ -253,4 +256,5 @@ class _Layout:
         words = self.words[number]
         right = corner[0] + shown.width + _LOOP_REACH
         label = (right + label_size(words)[0] / 2 - 4, middle) if words else None
-        return Route((tuple(ends),), label, words, loop=True)
+        start, end = ends
+        return Route(((start, (right, middle), end),), label, words, loop=True)

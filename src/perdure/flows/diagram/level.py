@@ -21,12 +21,14 @@ from perdure.flows.diagram.layers import Link, Order
 from perdure.flows.diagram.lines import Grid, Line, Point, Slot, Tie, draw
 from perdure.flows.diagram.ranks import parts, ranks
 
-PAD = 18.0
-GAP = 42.0
-LABEL_GAP = 20.0
+PAD = 18.0  # between a frame and what is in it
+GAP = 42.0  # between two layers of boxes
+LABEL_GAP = 20.0  # between a layer of boxes and one of labels
 #: More bends than this would take too long: the longest lines are then led around everything, on the right.
 BENDS = 15_000
+#: How wide a row may become before what hangs together with nothing else begins a new one.
 WIDE = 1_000.0
+_BESIDE = 36.0  # between two boxes
 _LANE = 14.0
 
 
@@ -56,7 +58,6 @@ class _Arranging:
         self.right = [slot.width / 2 + slot.beside for slot in slots]
         self.height = [slot.height for slot in slots]
         self.bend = [False] * len(slots)
-        self.labelled = False
         self.row = self._ranks()
         self.chains: list[list[int]] = []
         self.around: dict[int, None] = {}
@@ -88,25 +89,22 @@ class _Arranging:
         names = {number: index for index, number in enumerate(inner)}
         edges = [(names[t.upper], names[t.lower]) for t in self.ties if t.upper in names and t.lower in names]
         found = ranks(len(inner), edges)
-        self._in_rows(
-            found, edges, [self.slots[number].width + self.slots[number].beside + PAD * 2 for number in inner]
-        )
+        widths = [self.slots[number].width + self.slots[number].beside + _BESIDE for number in inner]
+        self._in_rows(found, edges, widths)
         first = int(any(slot.port == "top" for slot in self.slots))
         last = first + max(found, default=-1) + 1
         outer = {"top": 0, "bottom": last}
         rank = [outer[slot.port] if slot.port else first + found[names[n]] for n, slot in enumerate(self.slots)]
-        self.labelled = any(tie.label for tie in self.ties)
-        return [value * 2 for value in rank] if self.labelled else rank
+        # Labels have layers of their own, between those of the boxes.
+        return [value * 2 for value in rank] if any(tie.label for tie in self.ties) else rank
 
     @staticmethod
     def _in_rows(rank: list[int], edges: list[tuple[int, int]], widths: list[float]) -> None:
         """Parts that do not hang together stand side by side, and below each other when there are many."""
         sizes: list[tuple[list[int], float, int]] = []
         for part in parts(len(rank), edges):
-            top = min(rank[node] for node in part)
             across: dict[int, float] = {}
             for node in part:
-                rank[node] -= top
                 across[rank[node]] = across.get(rank[node], 0.0) + widths[node]
             sizes.append((part, max(across.values()), max(across) + 1))
         area = sum(width * depth * (GAP * 2) for _, width, depth in sizes)
@@ -209,7 +207,7 @@ class _Arranging:
         return found
 
     def _apart(self, a: int, b: int) -> float:
-        between = 14.0 if self.bend[a] and self.bend[b] else 22.0 if self.bend[a] or self.bend[b] else 36.0
+        between = 14.0 if self.bend[a] and self.bend[b] else 22.0 if self.bend[a] or self.bend[b] else _BESIDE
         if max(a, b) < len(self.slots) and self.slots[a].port and self.slots[b].port:
             between = 14.0
         return self.right[a] + self.left[b] + between

@@ -1,8 +1,7 @@
 """A diagram as an SVG that stands alone: no script, no font, no reference to anything outside.
 
-Rules kept here: all text goes through one function that escapes it; colours come from one style sheet, which is the
-same for all diagrams (so a page can allow it by its hash) and follows the colour scheme of the reader; a mark is shown
-by a sign and in the description as well, never by its colour alone.
+Rules kept here: all text goes through one function that escapes it; colours come from the style sheet alone; a mark is
+shown by a sign and in the description as well, never by its colour alone.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from hashlib import sha256
 from html import escape
 from itertools import pairwise
 
-import msgspec
-
 from perdure.flows.diagram.layout import Layout, Placed, Route, lay_out
 from perdure.flows.diagram.lines import Point
 from perdure.flows.diagram.model import Arrow, Box, Diagram
@@ -22,69 +19,13 @@ from perdure.flows.diagram.shapes import (
     NOTE_LINE,
     PERSON,
     SLANT,
-    WORDS,
     WORDS_LINE,
     Figure,
 )
+from perdure.flows.diagram.style import STYLE
 from perdure.flows.diagram.text import clean, width_of, wrap
 
 _XMLNS = "http://www.w3.org/2000/svg"
-_FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
-#: (what, light, dark); the light colours also serve programs that know no colour schemes.
-_COLOURS = (
-    (".bg", "fill:#ffffff", "fill:#14181f"),
-    (".frame", "stroke:#b3bdcc", "stroke:#566176"),
-    (".box", "fill:#f6f8fb;stroke:#7c8aa0", "fill:#222936;stroke:#8896ad"),
-    (".solid", "fill:#4a5568;stroke:#4a5568", "fill:#b4becd;stroke:#b4becd"),
-    (".wait", "fill:#fff8e6;stroke:#b98a1d", "fill:#33290f;stroke:#d3a73c"),
-    (".choice", "fill:#f4f0fd;stroke:#8766c9", "fill:#2a2340;stroke:#a98be6"),
-    (".person", "fill:#eaf7f6;stroke:#2f8f8a", "fill:#12302f;stroke:#55b8b2"),
-    (".done", "fill:#e9f7ec;stroke:#2f8f4e", "fill:#12301c;stroke:#56b876"),
-    (".current", "fill:#dceaff;stroke:#1f6feb", "fill:#14305c;stroke:#6aa6ff"),
-    (".failed", "fill:#ffebe9;stroke:#cf222e", "fill:#42171a;stroke:#ff7b72"),
-    (".frame.even", "fill:#fbfcfe", "fill:#191e27"),
-    (".frame.odd", "fill:#f2f5f9", "fill:#1e2430"),
-    (".line", "stroke:#66738a", "stroke:#96a3b8"),
-    (".line.done", "stroke:#2f8f4e", "stroke:#56b876"),
-    (".line.current", "stroke:#1f6feb", "stroke:#6aa6ff"),
-    (".line.failed", "stroke:#cf222e", "stroke:#ff7b72"),
-    (".tip", "fill:#66738a", "fill:#96a3b8"),
-    (".tip.done", "fill:#2f8f4e", "fill:#56b876"),
-    (".tip.current", "fill:#1f6feb", "fill:#6aa6ff"),
-    (".tip.failed", "fill:#cf222e", "fill:#ff7b72"),
-    (".sign", "stroke:#ffffff", "stroke:#14181f"),
-    ("text", "fill:#1d2530", "fill:#e6ebf2"),
-    (".note", "fill:#566176", "fill:#a9b4c5"),
-    (".label", "fill:#3b4658", "fill:#c3ccda"),
-    (".inverse", "fill:#ffffff", "fill:#14181f"),
-)
-_FORMS = (
-    f"text{{font:{WORDS:g}px {_FONT};text-anchor:middle}}"
-    ".note{font-size:11px}.label{font-size:11.5px}.title{font-size:15px;font-weight:600;text-anchor:start}"
-    ".head{font-weight:600;text-anchor:start}.note.head{font-weight:400}"
-    ".box,.frame,.solid{stroke-width:1.25}.current{stroke-width:2.5}.done,.failed{stroke-width:1.75}"
-    ".line,.line.current,.line.done,.line.failed,.box.bare,.frame.bare{fill:none}"
-    ".line{stroke-width:1.4;stroke-linejoin:round}.line.current,.line.done,.line.failed{stroke-width:2}"
-    ".tip{stroke:none}.sign{fill:none;stroke-width:1.8;stroke-linecap:round;stroke-linejoin:round}"
-    ".dashed{stroke-dasharray:5 4}"
-)
-
-
-def _scoped(rules: str) -> str:
-    return "".join(
-        ",".join(f".perdure-diagram {one}" for one in rule.split("{")[0].split(",")) + "{" + rule.split("{")[1] + "}"
-        for rule in rules.split("}")
-        if rule
-    )
-
-
-STYLE = (
-    _scoped(_FORMS)
-    + _scoped("".join(f"{what}{{{light}}}" for what, light, _ in _COLOURS))
-    + "@media(prefers-color-scheme:dark){"
-    + _scoped("".join(f"{what}{{{dark}}}" for what, _, dark in _COLOURS))
-    + "}"
-)
 
 
 def svg(diagram: Diagram) -> str:
@@ -98,18 +39,20 @@ def svg(diagram: Diagram) -> str:
     above = 34.0 if title else 0.0
     width = max(layout.width, *(width_of(line, 16.0) + 40 for line in title)) if title else layout.width
     height = layout.height + above
-    name = "pd" + sha256(msgspec.json.encode(_safe(diagram))).hexdigest()[:10]
+    said = _escaped(diagram.title), _escaped(_described(diagram))
+    content = "\n".join(_content(diagram, layout))
+    name = "pd" + sha256("\n".join([*said, content]).encode()).hexdigest()[:10]
     size = f'width="{_n(width)}" height="{_n(height)}"'
     names = f'role="img" aria-labelledby="{name}-title {name}-desc"'
     parts = [
         f'<svg xmlns="{_XMLNS}" class="perdure-diagram" {size} viewBox="0 0 {_n(width)} {_n(height)}" {names}>',
-        f'<title id="{name}-title">{_escaped(diagram.title)}</title>',
-        f'<desc id="{name}-desc">{_escaped(_described(diagram))}</desc>',
+        f'<title id="{name}-title">{said[0]}</title>',
+        f'<desc id="{name}-desc">{said[1]}</desc>',
         f"<style>{STYLE}</style>",
         f'<rect class="bg" {size} rx="8"/>',
         *(f'<text class="title" x="18" y="28">{_escaped(line)}</text>' for line in title),
         f'<g transform="translate({_n((width - layout.width) / 2)} {_n(above)})">',
-        *_content(diagram, layout),
+        content,
         "</g></svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -127,13 +70,6 @@ def _content(diagram: Diagram, layout: Layout) -> Iterator[str]:
         yield _arrow(arrow, route)
     for placed, box in boxes:
         yield _group(box, placed, _box(box, placed))
-
-
-def _safe(diagram: Diagram) -> tuple[object, ...]:
-    """The content of a diagram without what cannot be written as UTF-8."""
-    texts = [text for box in diagram.boxes for text in (box.id, box.label, box.note)]
-    texts += [text for arrow in diagram.arrows for text in (arrow.source, arrow.target, arrow.label)]
-    return (diagram.kind, clean(diagram.title), [clean(text) for text in texts])
 
 
 def _described(diagram: Diagram) -> str:
@@ -249,9 +185,10 @@ def _sign(box: Box, placed: Placed) -> str:
     if not box.mark:
         return ""
     shown = placed.figure
-    inset = {"diamond": shown.width / 4, "hexagon": SLANT, "dot": 2.0}.get(shown.form, 4.0)
-    down = shown.height / 4 if shown.form == "diamond" else 0.0
-    x, y = placed.x + shown.width - inset, placed.y + down
+    inset = {"hexagon": SLANT, "dot": 2.0}.get(shown.form, 4.0)
+    x, y = placed.x + shown.width - inset, placed.y
+    if shown.form == "diamond":  # on the border, near the right corner, away from the words
+        x, y = placed.x + shown.width * 0.87, placed.y + shown.height * 0.37
     forms = {
         "current": "m-2.2-3.6 5 3.6-5 3.6z",
         "done": "m-3.4.2 2.4 2.6 4.4-5.2",
@@ -276,8 +213,7 @@ def _polygon(tint: str, points: list[Point]) -> str:
 def _arrow(arrow: Arrow, route: Route) -> str:
     tone = f" {arrow.mark}" if arrow.mark else ""
     if route.loop:
-        (x, top), (end, bottom) = route.strokes[0]
-        out = max(x, end) + 26
+        (x, top), (out, _), (end, bottom) = route.strokes[0]
         path = f"M{_n(x)} {_n(top)}C{_n(out)} {_n(top - 8)} {_n(out)} {_n(bottom + 8)} {_n(end + 5)} {_n(bottom + 1)}"
         tip = f"M{_n(end)} {_n(bottom)}l9-1.5-3 7.5z"
     else:
