@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator
-from itertools import combinations, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, product
 from typing import get_args
 from xml.etree import ElementTree as ET
 
@@ -16,6 +16,7 @@ from hypothesis import example, given, settings, strategies as st
 from perdure.errors import UsageError
 from perdure.flows.diagram import Arrow, Box, Diagram, Mark, Shape, level, mermaid, svg
 from perdure.flows.diagram.layout import Layout, lay_out
+from perdure.flows.diagram.ranks import ranks
 from perdure.flows.diagram.shapes import heading, label_size
 from perdure.flows.diagram.style import STYLE
 
@@ -360,13 +361,17 @@ def check_arrows(diagram: Diagram) -> None:
     where = rectangles(diagram, layout)
     around = {box.id: box.inside for box in diagram.boxes}
     titles_shown = titles(diagram, layout)
+    frames = diagram.frames()
 
     for arrow, route in zip(diagram.arrows, layout.routes):
         for end, (x, y) in ((arrow.source, route.strokes[0][0]), (arrow.target, route.strokes[-1][-1])):
             left, top, right, bottom = where[end]
             assert left - 1 <= x <= right + 1 and top - 1 <= y <= bottom + 1
+            assert end not in frames or route.loop or min(abs(y - top), abs(y - bottom)) < 0.1
         if route.loop:
             continue
+        heights = [y for stroke in route.strokes for _, y in stroke]
+        assert heights in (sorted(heights), sorted(heights, reverse=True))
         mine: set[str | None] = {arrow.source, arrow.target}
         for end in (arrow.source, arrow.target):
             at: str | None = end
@@ -402,18 +407,19 @@ def test_arrows_join_their_boxes_and_cross_no_other_and_no_title(diagram: Diagra
 
 def test_lines_that_are_too_long_to_be_threaded_through_are_led_around(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [f"box {number}" for number in range(12)]
-    boxes = tuple(Box(id, inside="frame" if number > 7 else None) for number, id in enumerate(ids))
-    chain = [Arrow(a, b) for a, b in pairwise(ids)]
+    boxes = tuple(Box(id, "", "split", "frame" if number > 7 else None) for number, id in enumerate(ids))
+    chain = [Arrow(a, b) for a, b in pairwise(ids[1:])]
     far = [Arrow(ids[a], ids[b], "a label of two lines, if not of three") for a, b in combinations(range(0, 12, 2), 2)]
     diagram = Diagram("flow", "far", (*boxes, Box("frame")), (*chain, *far, *(Arrow(a.target, a.source) for a in far)))
     threaded = lay_out(diagram)
 
-    monkeypatch.setattr(level, "BENDS", 5)
+    for limit in (0, 5, 30):
+        monkeypatch.setattr(level, "BENDS", limit)
 
-    assert lay_out(diagram) != threaded
-    check_boxes(diagram)
-    check_labels(diagram)
-    check_arrows(diagram)
+        assert lay_out(diagram) != threaded
+        check_boxes(diagram)
+        check_labels(diagram)
+        check_arrows(diagram)
 
 
 def test_a_two_way_pair_is_drawn_apart() -> None:
@@ -444,6 +450,30 @@ def test_a_way_back_leads_up_and_the_first_box_stays_on_top() -> None:
     assert where[0] < where[1] < where[2] < where[3]
     back = layout.routes[2].strokes
     assert back[0][0][1] > back[-1][-1][1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8))
+def test_ranks_lead_down_and_the_edges_are_as_short_as_can_be(count: int, pairs: list[tuple[int, int]]) -> None:
+    edges = [(a, b) for a, b in pairs if a < b < count]
+
+    def length(rank: Sequence[int]) -> int:
+        return sum(rank[b] - rank[a] for a, b in edges)
+
+    found = ranks(count, edges)
+
+    assert all(found[a] < found[b] for a, b in edges)
+    sound = (rank for rank in product(range(count), repeat=count) if all(rank[a] < rank[b] for a, b in edges))
+    assert length(found) == min(map(length, sound))
+
+
+def test_a_long_line_bends_only_at_its_ends() -> None:
+    ways = ("cd", "bc", "be", "ac", "de", "ad", "ae")
+    layout = lay_out(Diagram("flow", "", tuple(map(Box, "abcde")), tuple(Arrow(*way) for way in ways)))
+
+    # The first two and the last two points belong to the boxes, what is between them to the layers passed.
+    passed = [{x for x, _ in route.strokes[0][2:-2]} for route in layout.routes]
+    assert max(len(places) for places in passed) == 1
 
 
 # --- SVG ---

@@ -231,10 +231,6 @@ class _Arranging:
                 if self.row[b] == self.row[a] + 1:
                     across[self.row[a]] = max(across[self.row[a]], abs(self.x[a] - self.x[b]))
         tall = [max((self.height[node] for node in layer), default=0.0) for layer in self.layers]
-        for number in self.around:
-            tie = self.ties[number]
-            below = self.row[tie.upper] + 1
-            tall[below] = max(tall[below], tie.label[1] if tie.label else 0.0)
         labels = {self.row[node] for node in self.label_of.values()}
         ports = {self.row[n]: slot.port for n, slot in enumerate(self.slots) if slot.port}
         y = 0.0 if ports.get(0) == "top" else PAD + self.head[1]
@@ -245,7 +241,7 @@ class _Arranging:
             end = y + height + passing
             self.bands.append((y, end))
             plain = number not in labels and number + 1 not in labels
-            y = end + (LABEL_GAP if passing or not plain else GAP) + min(44.0, across[number] / 10)
+            y = end + (LABEL_GAP if passing or not plain else GAP) + min(44, across[number] // 10)
         closed = ports.get(self.layer_count - 1) == "bottom"
         end = (self.bands[-1][1] if self.bands else PAD) + (0.0 if closed else PAD)
         self.total = max(end, self.least)
