@@ -629,10 +629,9 @@ def test_functions_that_cannot_be_replayed_are_refused() -> None:
 
     from perdure import Forbidden
 
-    machine = Machine(
-        "clocked-machine",
-        initial="a",
-        states={"a": State(on={"x": To("b", when=lambda data, event: time.time() > 0)}), "b": State(final=True)},
-    )
     with pytest.raises(Forbidden, match="time"):
-        machine.check()
+        Machine(
+            "clocked-machine",
+            initial="a",
+            states={"a": State(on={"x": To("b", when=lambda data, event: time.time() > 0)}), "b": State(final=True)},
+        )

@@ -20,7 +20,7 @@ from perdure.core.events import Error, Owed
 from perdure.core.failures import action_failed
 from perdure.core.replay import Replay
 from perdure.core.retry import Retry, policy
-from perdure.errors import NotRegistered, UsageError
+from perdure.errors import NotRegistered
 from perdure.flows.action import Action, Options
 from perdure.flows.registry import registry
 
@@ -117,7 +117,7 @@ class Call(Struct, frozen=True):
         """The action itself if this process has its code, or what stands for it. Its results are plain JSON."""
         try:
             known = registry.action(self.bound.name)
-        except (NotRegistered, UsageError):
+        except NotRegistered:
             known = None
         return self._plain(known if known is not None and known.version == self.bound.version else Absent(self.bound))
 

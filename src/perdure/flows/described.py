@@ -8,6 +8,7 @@ begins the next from that data, so that replay never reaches further back.
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import types
 from collections.abc import Coroutine, Mapping
@@ -59,7 +60,7 @@ class Described(Workflow[..., Any]):
         self.hash = hash
         self._checked = False
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         return self.hash or digest(self.kind, encode(self.content))
 

@@ -103,6 +103,7 @@ class Chart:
     def __init__(self, root: State, bounds: Mapping[str, Bound] | None = None) -> None:
         self.problems: list[Problem] = []
         self.bounds: dict[str, Bound] = {}
+        self.undos: dict[str, Action[..., Any]] = {}  # of actions that are given as themselves
         self._known = bounds
         self.root = self._node("", None, root)
         self.nodes = {node.path: node for node in self._all(self.root)}
@@ -271,6 +272,8 @@ class Chart:
             self._wrong(where, str(error))
             return None
         self.bounds[bound.name] = bound
+        if action is not None and action.compensation is not None:
+            self.undos[action.compensation.name] = action.compensation
         args = self._term(where, "args", lambda: filler(do.args))
         if self._known is None and isinstance(do.args, Mapping | list | tuple):
             self.problems += check_arguments(action or registry.action(bound.name), do.args, where)

@@ -22,8 +22,8 @@ from typing import Any
 from perdure.core.retry import Retry
 from perdure.errors import DefinitionInvalid, InvalidValue, UsageError
 from perdure.flows.bound import Bound, Problem
-from perdure.flows.machine import check as checks
 from perdure.flows.machine.chart import Chart
+from perdure.flows.machine.check import check as check_chart
 from perdure.flows.machine.machine import Machine
 from perdure.flows.machine.model import Do, State, To
 from perdure.flows.schema import Schema
@@ -162,7 +162,8 @@ class Reader:
     def _retries(self, body: Any, where: str) -> int | Retry | None:
         if body is None or (isinstance(body, int) and not isinstance(body, bool) and body >= 0):
             return body
-        if not self._is(body, dict, where):
+        if not isinstance(body, dict):
+            self._wrong(where, f"{str(body)[:60]!r} is neither a number nor an object")
             return None
         self._keys(body, _RETRIES, where)
         try:
@@ -201,7 +202,7 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
     root = reader.machine(body)
     _, events = reader.schemas(body)
     chart = Chart(root)
-    return reader.problems + checks.check(chart, events)
+    return reader.problems + check_chart(chart, events)
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:
@@ -219,6 +220,6 @@ def build(
     root = reader.machine(body)
     schemas = reader.schemas(body)
     chart = Chart(root, bounds)
-    if problems := [one for one in reader.problems + checks.check(chart, schemas[1]) if one.level == "error"]:
+    if problems := [one for one in reader.problems + check_chart(chart, schemas[1]) if one.level == "error"]:
         raise DefinitionInvalid(f"machine {body.get('machine')}", problems)
     return Machine.described(body, chart, version, hash, schemas)

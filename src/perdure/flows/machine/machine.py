@@ -83,6 +83,8 @@ class Machine(Described, Generic[D]):
             self.signature = _signature(data)
         if problems := [one for one in check(chart, self.events) if one.level == "error"]:
             raise DefinitionInvalid(f"machine {name}", problems)
+        for fn in self._functions():
+            guard.refuse(fn)
         registry.add_workflow(self)
 
     @classmethod
@@ -129,9 +131,14 @@ class Machine(Described, Generic[D]):
 
     def check(self) -> None:
         """Its functions run in turns, like the code of any workflow."""
-        for fn in functions(self.content, self.chart.root.state):
-            guard.refuse(fn)
-            guard.watch(guard.reachable(fn))
+        if not self._checked:
+            self._checked = True
+            for fn in self._functions():
+                guard.refuse(fn)
+                guard.watch(guard.reachable(fn))
+
+    def _functions(self) -> list[Callable[..., Any]]:
+        return functions(self.chart.root.state, self._output)
 
     # Running.
 
@@ -144,6 +151,9 @@ class Machine(Described, Generic[D]):
         if problems := self.fits(position):
             raise Undecodable(f"{running.key} cannot go on with {self.definition}: {problems[0]}")
         return MachineRun(self, running, self.decode(at.data), self.chart.nodes[at.state]).resume(at.due)
+
+    def undo_of(self, owed: ev.Owed) -> Action[..., Any]:
+        return self.chart.undos.get(owed.undo) or super().undo_of(owed)
 
     def fits(self, position: Raw) -> list[Problem]:
         at = _position(position)
