@@ -12,20 +12,20 @@ _ANY = "any state"
 
 def draw(chart: Chart, title: str, marks: Mapping[str, Mark]) -> Diagram:
     """States by their paths; a marked state marks those around it too."""
-    known = {chart.nodes[path]: mark for path, mark in marks.items() if path in chart.nodes}
-    shown: dict[str, Mark] = {around.path: mark for node, mark in known.items() for around in node.line()}
-    boxes = [box for node in chart.nodes.values() for box in _boxes(node, shown.get(node.path))]
+    known: dict[Node, Mark] = {chart.nodes[path]: mark for path, mark in marks.items() if path in chart.nodes}
+    shown: Mapping[str, Mark] = {around.path: mark for node, mark in known.items() for around in node.line()}
+    boxes = [box for node in chart.nodes.values() for box in _boxes(node, shown.get(node.path, ""))]
     arrows = [arrow for node in chart.nodes.values() for arrow in _arrows(node)]
     if any(arrow.source == _ANY for arrow in arrows):
         boxes.append(Box(_ANY))
     return Diagram("state", title, tuple(boxes), tuple(arrows))
 
 
-def _boxes(node: Node, mark: Mark | None) -> Iterator[Box]:
+def _boxes(node: Node, mark: Mark) -> Iterator[Box]:
     if node.parent is not None:
         name = node.path.rpartition(".")[2]
         around = node.parent.path or None
-        yield Box(node.path, name, "end" if node.final else "box", around, mark or "", " · ".join(_notes(node)))
+        yield Box(node.path, name, "end" if node.final else "box", around, mark, " · ".join(_notes(node)))
     if node.initial is not None:
         yield Box(_start(node), shape="start", inside=node.path or None)
 
