@@ -4,7 +4,8 @@
     ├── UsageError                the caller asked for something that cannot be
     │   ├── Forbidden             a call that cannot be replayed, inside a workflow
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
-    │   │   └── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
+    │   │   ├── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
+    │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   └── SettingsError         an unknown or ill-typed setting
@@ -71,6 +72,14 @@ class DefinitionInvalid(InvalidValue):
         lines = [f"{what} has {len(problems)} mistake{'s' if len(problems) > 1 else ''}:", *map(str, problems)]
         super().__init__("\n- ".join(lines))
         self.problems = list(problems)
+
+
+class ExpressionError(InvalidValue):
+    """An expression that cannot be read, fails, or uses more than it may; `position` is the place in its text, if any."""
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class LimitReached(UsageError):

@@ -1,0 +1,589 @@
+"""Functions that take filters and decide themselves how often to run them.
+
+They loop instead of calling themselves, so how long they run is a matter of steps, not of depth. Those that only pass
+items on work on paths as well: `site.same` builds their argument in the mode in which they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from perdure.core.jq import arithmetic
+from perdure.core.jq.access import delete_paths, get_path
+from perdure.core.jq.code import Code, Env, Site, many, product, single, tall
+from perdure.core.jq.limits import Meter, Raised
+from perdure.core.jq.order import compare, equal, ordered
+from perdure.core.jq.text import bad, bad_pair, brief, kind
+
+Form: TypeAlias = Callable[[Site], Code]
+Expand: TypeAlias = Callable[[Env, Any], Iterator[tuple[bool, Any]]]
+_NUMBERS = frozenset({int, float})
+
+
+def true(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def elements(meter: Meter, value: Any) -> Any:
+    if type(value) is list:
+        return value
+    if type(value) is dict:
+        return value.values()
+    raise Raised(f"Cannot iterate over {kind(value)} ({brief(meter, value)})")
+
+
+# --- passing on ------------------------------------------------------------------------------------------------------
+
+
+def _empty(site: Site) -> Code:
+    return many(lambda env, item: (), 1)
+
+
+def _select(site: Site) -> Code:
+    condition = site.value(0)
+    paths = site.paths
+    test = condition.one
+
+    def each(env: Env, item: Any) -> Any:
+        answer = test(env, item[1] if paths else item)  # type: ignore[misc]
+        return (item,) if answer is not None and answer is not False else ()
+
+    def each_of_many(env: Env, item: Any) -> Iterator[Any]:
+        for answer in condition.each(env, item[1] if paths else item):
+            if answer is not None and answer is not False:
+                yield item
+
+    return many(each if test is not None else each_of_many, condition.height + 1)
+
+
+def _of_kind(*kinds: str) -> Form:
+    def form(site: Site) -> Code:
+        paths = site.paths
+        return many(lambda env, item: (item,) if kind(item[1] if paths else item) in kinds else (), 1)
+
+    return form
+
+
+def _first(site: Site) -> Code:
+    body = site.same(0)
+    if body.one is not None:
+        return body
+
+    def each(env: Env, item: Any) -> Any:
+        for found in body.each(env, item):
+            return (found,)
+        return ()
+
+    return many(each, body.height + 1)
+
+
+def _last(site: Site) -> Code:
+    body = site.same(0)
+
+    def each(env: Env, item: Any) -> Any:
+        found: tuple[Any, ...] = ()
+        for last in body.each(env, item):
+            found = (last,)
+        return found
+
+    return many(each, body.height + 1)
+
+
+def _counted(name: str) -> Form:
+    """`limit` and `skip`."""
+
+    def form(site: Site) -> Code:
+        count, body, paths = site.value(0), site.same(1), site.paths
+
+        def each(env: Env, item: Any) -> Iterator[Any]:
+            for n in count.each(env, item[1] if paths else item):
+                if n is None or type(n) is bool or (type(n) in _NUMBERS and n < 0):
+                    raise Raised(f"{name} doesn't support negative count")
+                if type(n) not in _NUMBERS:
+                    raise bad_pair(env[0], n, 1, "cannot be subtracted")
+                yield from (taken if name == "limit" else left)(n, env, item)
+
+        def taken(n: Any, env: Env, item: Any) -> Iterator[Any]:
+            if n > 0:
+                for found in body.each(env, item):
+                    yield found
+                    n -= 1
+                    if n <= 0:
+                        return
+
+        def left(n: Any, env: Env, item: Any) -> Iterator[Any]:
+            for found in body.each(env, item):
+                if n <= 0:
+                    yield found
+                n -= 1
+
+        return many(each, tall([count, body], 2))
+
+    return form
+
+
+# --- loops -----------------------------------------------------------------------------------------------------------
+
+
+def _explore(expand: Expand) -> Callable[[Env, Any], Iterator[Any]]:
+    """Depth first, without recursion: `expand` gives outputs (True) and items to go into (False)."""
+
+    def each(env: Env, item: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        stack = [expand(env, item)]
+        while stack:
+            for output, found in stack[-1]:
+                meter.steps -= 1
+                if meter.steps < 0:
+                    meter.weary()
+                if output:
+                    yield found
+                else:
+                    stack.append(expand(env, found))
+                    break
+            else:
+                stack.pop()
+
+    return each
+
+
+def _recurse_by(body: Code) -> Code:
+    step = body.one
+
+    def expand(env: Env, item: Any) -> Iterator[tuple[bool, Any]]:
+        yield True, item
+        for found in body.each(env, item):
+            yield False, found
+
+    def chain(env: Env, item: Any) -> Iterator[Any]:
+        while True:
+            env[0].work(1)
+            yield item
+            item = step(env, item)  # type: ignore[misc]
+
+    return many(_explore(expand) if step is None else chain, body.height + 2)
+
+
+def _recurse(site: Site) -> Code:
+    return _recurse_by(site.same(0))
+
+
+def _recurse_if(site: Site) -> Code:
+    body, condition, paths = site.same(0), site.value(1), site.paths
+
+    def each(env: Env, item: Any) -> Iterator[Any]:
+        for found in body.each(env, item):
+            for answer in condition.each(env, found[1] if paths else found):
+                if true(answer):
+                    yield found
+
+    return _recurse_by(many(each, tall([body, condition])))
+
+
+def _recurse_all(site: Site) -> Code:
+    paths = site.paths
+
+    def each(env: Env, item: Any) -> Any:
+        value = item[1] if paths else item
+        if type(value) is list:
+            return [((*item[0], place), found) for place, found in enumerate(value)] if paths else value
+        if type(value) is dict:
+            return [((*item[0], name), found) for name, found in value.items()] if paths else value.values()
+        return ()
+
+    def checked(env: Env, item: Any) -> Any:
+        if paths and item[0] is None:
+            raise Raised(f"Invalid path expression near attempt to iterate through {brief(env[0], item[1])}")
+        return each(env, item)
+
+    return _recurse_by(many(checked, 2))
+
+
+def _while(site: Site) -> Code:
+    condition, update, paths = site.value(0), site.same(1), site.paths
+    test, step = condition.one, update.one
+
+    def expand(env: Env, item: Any) -> Iterator[tuple[bool, Any]]:
+        for answer in condition.each(env, item[1] if paths else item):
+            if true(answer):
+                yield True, item
+                for found in update.each(env, item):
+                    yield False, found
+
+    def chain(env: Env, item: Any) -> Iterator[Any]:
+        while true(test(env, item[1] if paths else item)):  # type: ignore[misc]
+            env[0].work(1)
+            yield item
+            item = step(env, item)  # type: ignore[misc]
+
+    plain = test is not None and step is not None
+    return many(chain if plain else _explore(expand), tall([condition, update], 2))
+
+
+def _until(site: Site) -> Code:
+    condition, update, paths = site.value(0), site.same(1), site.paths
+    test, step = condition.one, update.one
+
+    def expand(env: Env, item: Any) -> Iterator[tuple[bool, Any]]:
+        for answer in condition.each(env, item[1] if paths else item):
+            if true(answer):
+                yield True, item
+                continue
+            for found in update.each(env, item):
+                yield False, found
+
+    if test is None or step is None:
+        return many(_explore(expand), tall([condition, update], 2))
+
+    def one(env: Env, item: Any) -> Any:
+        while not true(test(env, item[1] if paths else item)):
+            env[0].work(1)
+            item = step(env, item)
+        return item
+
+    return single(one, tall([condition, update]))
+
+
+def _repeat(site: Site) -> Code:
+    body = site.same(0)
+
+    def each(env: Env, item: Any) -> Iterator[Any]:
+        while True:
+            env[0].work(1)
+            yield from body.each(env, item)
+
+    return many(each, body.height + 1)
+
+
+def _range(site: Site) -> Code:
+    start, end = site.value(0), site.value(1)
+
+    def each(env: Env, value: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        for first in start.each(env, value):
+            for limit in end.each(env, value):
+                if type(first) not in _NUMBERS or type(limit) not in _NUMBERS:
+                    raise Raised("Range bounds must be numeric")
+                number = first
+                while number < limit:
+                    meter.steps -= 1
+                    if meter.steps < 0:
+                        meter.weary()
+                    yield number
+                    number += 1
+
+    return site.wrap(many(each, tall([start, end])))
+
+
+# --- collecting ------------------------------------------------------------------------------------------------------
+
+
+def _map(site: Site) -> Code:
+    body = site.value(0)
+    change = body.one
+
+    def one(env: Env, value: Any) -> Any:
+        meter: Meter = env[0]
+        found = elements(meter, value)
+        meter.work(len(found))
+        if change is None:
+            result = [output for item in found for output in body.each(env, item)]
+        else:
+            result = [change(env, item) for item in found]
+        meter.make(len(result) + 1)
+        return result
+
+    return site.wrap(single(one, body.height + 2))
+
+
+def _path(site: Site) -> Code:
+    body = site.path(0)
+
+    def each(env: Env, value: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        for path, found in body.each(env, ((), value)):
+            if path is None:
+                raise Raised(f"Invalid path expression with result {brief(meter, found)}")
+            meter.make(len(path) + 1)
+            yield list(path)
+
+    return site.wrap(many(each, body.height + 1))
+
+
+def _delete(site: Site) -> Code:
+    paths = _path(Site(site.args, site.scope, False))
+
+    def one(env: Env, value: Any) -> Any:
+        return delete_paths(env[0], value, list(paths.each(env, value)))
+
+    return site.wrap(single(one, paths.height + 1))
+
+
+def _get_path(site: Site) -> Code:
+    keys, paths = site.value(0), site.paths
+
+    def each(env: Env, item: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        for path in keys.each(env, item[1] if paths else item):
+            value = get_path(meter, item[1] if paths else item, path)
+            if paths and item[0] is None:
+                raise Raised(f"Invalid path expression near attempt to access {brief(meter, path)}")
+            yield ((*item[0], *path), value) if paths else value
+
+    return many(each, keys.height + 1)
+
+
+def _is_empty(site: Site) -> Code:
+    body = site.value(0)
+
+    def one(env: Env, value: Any) -> Any:
+        return all(False for _ in body.each(env, value))
+
+    return site.wrap(single(one, body.height + 2))
+
+
+def _quantified(wanted: bool, form: str) -> Form:
+    """`any` (wanted) and `all`, with a generator and a condition, a condition, or neither."""
+
+    def build(site: Site) -> Code:
+        source = site.value(0) if form == "both" else None
+        condition = site.value(1 if form == "both" else 0) if form != "none" else None
+
+        def one(env: Env, value: Any) -> Any:
+            meter: Meter = env[0]
+            for item in elements(meter, value) if source is None else source.each(env, value):
+                meter.work(1)
+                for answer in (item,) if condition is None else condition.each(env, item):
+                    if true(answer) is wanted:
+                        return wanted
+            return not wanted
+
+        return site.wrap(single(one, tall([code for code in (source, condition) if code])))
+
+    return build
+
+
+def _add(site: Site) -> Code:
+    body = site.value(0)
+    return site.wrap(single(lambda env, value: total(env[0], list(body.each(env, value))), body.height + 2))
+
+
+def total(meter: Meter, items: list[Any]) -> Any:
+    """The sum of items; strings, arrays and objects are joined at once, not one by one."""
+    meter.work(len(items))
+    kinds = {type(item) for item in items} - {type(None)}
+    if len(kinds) == 1 and not kinds & _NUMBERS and kinds != {bool}:
+        items = [item for item in items if item is not None]
+        meter.make(sum(map(len, items)))
+        if kinds == {str}:
+            return "".join(items)
+        if kinds == {list}:
+            return [inner for item in items for inner in item]
+        return {name: inner for item in items for name, inner in item.items()}
+    result = None
+    for item in items:
+        result = arithmetic.add(meter, result, item)
+    return result
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def _by(use: Callable[[Meter, list[Any], list[Any]], Any]) -> Form:
+    def form(site: Site) -> Code:
+        body = site.value(0)
+
+        def one(env: Env, value: Any) -> Any:
+            meter: Meter = env[0]
+            keys = []
+            for item in elements(meter, value):
+                meter.work(1)
+                meter.make(1)
+                keys.append(list(body.each(env, item)))
+            if type(value) is not list:
+                raise bad_pair(meter, value, keys, "cannot be sorted, as they are not both arrays")
+            return use(meter, value, keys)
+
+        return site.wrap(single(one, body.height + 2))
+
+    return form
+
+
+def sort_by(meter: Meter, values: list[Any], keys: list[Any]) -> list[Any]:
+    return [value for _, value in ordered(meter, values, keys)]
+
+
+def group_by(meter: Meter, values: list[Any], keys: list[Any]) -> list[list[Any]]:
+    groups: list[list[Any]] = []
+    last: Any = None
+    for key, value in ordered(meter, values, keys):
+        if groups and equal(meter, key, last):
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+        last = key
+    return groups
+
+
+def unique_by(meter: Meter, values: list[Any], keys: list[Any]) -> list[Any]:
+    return [group[0] for group in group_by(meter, values, keys)]
+
+
+def min_by(meter: Meter, values: list[Any], keys: list[Any]) -> Any:
+    best = 0
+    for place in range(1, len(keys)):
+        if compare(meter, keys[place], keys[best]) < 0:
+            best = place
+    return values[best] if values else None
+
+
+def max_by(meter: Meter, values: list[Any], keys: list[Any]) -> Any:
+    best = 0
+    for place in range(1, len(keys)):
+        if compare(meter, keys[place], keys[best]) >= 0:
+            best = place
+    return values[best] if values else None
+
+
+def _walk(site: Site) -> Code:
+    """From the leaves up. A filter with several outputs keeps them in arrays; in objects the first one counts."""
+    body = site.value(0)
+    change = body.one
+
+    def walk(env: Env, value: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        meter.enter(3)
+        if type(value) is list:
+            meter.make(len(value))
+            value = [found for item in value for found in walk(env, item)]
+        elif type(value) is dict:
+            meter.make(len(value))
+            value = {name: found for name, item in value.items() for found in first(walk(env, item))}
+        meter.depth -= 3
+        yield from body.each(env, value)
+
+    def first(found: Iterator[Any]) -> Any:
+        for value in found:
+            return (value,)
+        return ()
+
+    def walk_one(env: Env, value: Any) -> Any:
+        meter: Meter = env[0]
+        meter.enter(2)
+        if type(value) is list:
+            meter.make(len(value))
+            value = [walk_one(env, item) for item in value]
+        elif type(value) is dict:
+            meter.make(len(value))
+            value = {name: walk_one(env, item) for name, item in value.items()}
+        meter.depth -= 2
+        return change(env, value)  # type: ignore[misc]
+
+    if change is None:
+        return site.wrap(many(walk, body.height + 3))
+    return site.wrap(single(walk_one, body.height + 2))
+
+
+def _substitute(site: Site) -> Code:
+    """`sub(re; text; flags)`: each output of `text` makes a string of its own."""
+    from perdure.core.jq.regex import captured, find
+
+    pattern, body, flags = site.value(0), site.value(1), site.value(2)
+    both = product([flags, pattern])
+
+    def each(env: Env, value: Any) -> Iterator[Any]:
+        meter: Meter = env[0]
+        for flag, expression in both(env, value):
+            results: list[Any] = []
+            previous = 0
+            for match in find(meter, value, expression, flag):
+                gap = value[previous : match["offset"]]
+                for place, text in enumerate(list(body.each(env, captured(match)))):
+                    meter.work(1)
+                    added = arithmetic.add(meter, gap, text)
+                    if place == len(results):
+                        results.append(None)
+                    results[place] = arithmetic.add(meter, results[place], added)
+                previous = match["offset"] + match["length"]
+            for result in results or [value]:
+                yield arithmetic.add(meter, result, value[previous:]) if results else value
+
+    return site.wrap(many(each, tall([pattern, body, flags], 4)))
+
+
+def _error(site: Site) -> Code:
+    paths = site.paths
+
+    def one(env: Env, item: Any) -> Any:
+        raise Raised(item[1] if paths else item)
+
+    return single(one, 1)
+
+
+def _simple(name: str) -> Form:
+    """`add`, `sort` and the like without a filter."""
+    by = {"sort": sort_by, "unique": unique_by, "min": min_by, "max": max_by}[name]
+
+    def form(site: Site) -> Code:
+        def one(env: Env, value: Any) -> Any:
+            if type(value) is not list:
+                raise bad(env[0], value, "cannot be sorted, as it is not an array")
+            return by(env[0], value, value)
+
+        return site.wrap(single(one, 2))
+
+    return form
+
+
+FORMS: dict[tuple[str, int], Form] = {
+    ("empty", 0): _empty,
+    ("error", 0): _error,
+    ("select", 1): _select,
+    ("arrays", 0): _of_kind("array"),
+    ("objects", 0): _of_kind("object"),
+    ("iterables", 0): _of_kind("array", "object"),
+    ("booleans", 0): _of_kind("boolean"),
+    ("numbers", 0): _of_kind("number"),
+    ("strings", 0): _of_kind("string"),
+    ("nulls", 0): _of_kind("null"),
+    ("values", 0): _of_kind("boolean", "number", "string", "array", "object"),
+    ("scalars", 0): _of_kind("null", "boolean", "number", "string"),
+    ("first", 1): _first,
+    ("last", 1): _last,
+    ("limit", 2): _counted("limit"),
+    ("skip", 2): _counted("skip"),
+    ("recurse", 0): _recurse_all,
+    ("recurse", 1): _recurse,
+    ("recurse", 2): _recurse_if,
+    ("while", 2): _while,
+    ("until", 2): _until,
+    ("repeat", 1): _repeat,
+    ("range", 2): _range,
+    ("map", 1): _map,
+    ("path", 1): _path,
+    ("del", 1): _delete,
+    ("getpath", 1): _get_path,
+    ("isempty", 1): _is_empty,
+    ("any", 0): _quantified(True, "none"),
+    ("any", 1): _quantified(True, "one"),
+    ("any", 2): _quantified(True, "both"),
+    ("all", 0): _quantified(False, "none"),
+    ("all", 1): _quantified(False, "one"),
+    ("all", 2): _quantified(False, "both"),
+    ("add", 1): _add,
+    ("add", 0): lambda site: site.wrap(
+        single(lambda env, value: total(env[0], list(elements(env[0], value))), 2),
+    ),
+    ("sort", 0): _simple("sort"),
+    ("unique", 0): _simple("unique"),
+    ("min", 0): _simple("min"),
+    ("max", 0): _simple("max"),
+    ("sort_by", 1): _by(sort_by),
+    ("group_by", 1): _by(group_by),
+    ("unique_by", 1): _by(unique_by),
+    ("min_by", 1): _by(min_by),
+    ("max_by", 1): _by(max_by),
+    ("walk", 1): _walk,
+    ("sub", 3): _substitute,
+}
