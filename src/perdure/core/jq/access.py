@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.core.jq.limits import NESTED, Meter, Raised
 from perdure.core.jq.order import equal, ordered
-from perdure.core.jq.text import brief, kind
+from perdure.core.jq.text import brief, is_nan, kind
 
 _NUMBERS = frozenset({int, float})
 #: No array of an expression is longer.
@@ -24,7 +24,7 @@ def index(meter: Meter, value: Any, key: Any) -> Any:
     if kind_value is dict and kind_key is str:
         return value.get(key)
     if kind_value is list and kind_key in _NUMBERS:
-        place = _place(key)
+        place = place_of(key)
         if place is None:
             return None
         if place < 0:
@@ -41,8 +41,8 @@ def index(meter: Meter, value: Any, key: Any) -> Any:
     raise Raised(f"Cannot index {kind(value)} with {kind(key)} ({brief(meter, key)})")
 
 
-def _place(key: int | float) -> int | None:
-    if key != key:
+def place_of(key: int | float) -> int | None:
+    if is_nan(key):
         return None
     return int(max(-(2**31), min(key, 2**31 - 1)))
 
@@ -54,8 +54,8 @@ def _bounds(length: int, key: dict[str, Any]) -> tuple[int, int]:
     end = length if end is None else end
     if type(start) not in _NUMBERS or type(end) not in _NUMBERS:
         raise Raised("Array/string slice indices must be integers")
-    start = 0 if start != start else start
-    end = length if end != end else end
+    start = 0 if is_nan(start) else start
+    end = length if is_nan(end) else end
     if start < 0:
         start = max(start + length, 0)
     first = int(min(start, length))
@@ -99,7 +99,7 @@ def _put(meter: Meter, value: Any, key: Any, new: Any) -> Any:
 
 
 def _put_item(meter: Meter, items: list[Any], key: int | float, new: Any) -> list[Any]:
-    place = _place(key)
+    place = place_of(key)
     if place is None:
         raise Raised("Cannot set array element at NaN index")
     if place < 0:
@@ -186,7 +186,7 @@ def _delete_keys(meter: Meter, value: Any, keys: list[Any]) -> Any:
         gone: set[int] = set()
         for key in keys:
             if type(key) in _NUMBERS:
-                place = _place(key)
+                place = place_of(key)
                 if place is not None:
                     gone.add(place + len(value) if place < 0 else place)
             elif type(key) is dict:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from perdure.core.jq.limits import NESTED, Meter, too_nested
 from perdure.core.jq.order import compare, equal
-from perdure.core.jq.text import EXACT, bad, bad_pair
+from perdure.core.jq.text import EXACT, bad, bad_pair, is_nan
 
 Operator: TypeAlias = Callable[[Meter, Any, Any], Any]
 WIDEST = 2**63
@@ -35,7 +35,7 @@ def to_float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def add(meter: Meter, a: Any, b: Any) -> Any:
@@ -127,7 +127,7 @@ def split(meter: Meter, text: str, separator: str) -> list[str]:
 
 def modulo(meter: Meter, a: Any, b: Any) -> Any:
     if type(a) in _NUMBERS and type(b) in _NUMBERS:
-        if a != a or b != b:
+        if is_nan(a) or is_nan(b):
             return number(meter, math.nan)
         divisor = _whole(b)
         if divisor == 0:

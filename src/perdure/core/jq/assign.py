@@ -19,7 +19,7 @@ from perdure.core.jq.text import brief
 def build_assign(node: tree.Assign, scope: Scope, paths: bool) -> Code:
     target = scope.build(node.target, scope, True)
     value = scope.build(node.value, scope)
-    height = tall([target, value], 4)
+    height = tall([target, value], 3)
 
     def places(env: Env, root: Any) -> Iterator[tuple[Any, ...]]:
         meter: Meter = env[0]

@@ -119,7 +119,7 @@ def build_bind(node: tree.Bind, scope: Scope, paths: bool) -> Code:
     source = scope.build(node.source, scope)
     bound = Bound(node.patterns, scope)
     body = scope.build(node.body, bound.scope, paths)
-    height = tall([source, body], bound.height + 2)
+    height = tall([source, body]) if bound.simple else max(tall([source, body], 2), bound.height + 2)
     given, inner = source.one, body.one
     if bound.simple and given is not None:
         if inner is not None:
@@ -153,13 +153,13 @@ def build_reduce(node: tree.Reduce, scope: Scope, paths: bool) -> Code:
                 state = step((*env, value), state)
                 continue
             for inner in _environments(bound, env, value):
-                found = nothing
+                last = nothing
                 for found in update.each(inner, state):
-                    pass
-                state = found
+                    last = found
+                state = last
         return state
 
-    height = tall([source, init, update], bound.height + 3)
+    height = max(tall([source, init, update], 2 + (not bound.simple)), bound.height + 3)
     start = init.one
     if start is not None:
         return single(lambda env, item: fold(env, item, start(env, item)), height)
@@ -179,18 +179,20 @@ def build_foreach(node: tree.Foreach, scope: Scope, paths: bool) -> Code:
 
     def each(env: Env, item: Any) -> Iterator[Any]:
         meter: Meter = env[0]
-        for state in init.each(env, item):
+        for start in init.each(env, item):
+            state = start
             for value in source.each(env, item[1] if paths else item):
                 meter.work(1)
                 for inner in _environments(bound, env, value):
-                    for state in update.each(inner, state):
+                    for found in update.each(inner, state):
+                        state = found
                         if extract is None:
                             yield state
                         else:
                             yield from extract.each(inner, state)
 
     codes = [source, init, update] if extract is None else [source, init, update, extract]
-    return many(each, tall(codes, bound.height + 3))
+    return many(each, max(tall(codes, 1 + (not bound.simple)), bound.height + 2))
 
 
 def _environments(bound: Bound, env: Env, value: Any) -> Iterable[Env]:

@@ -27,7 +27,6 @@ from perdure.errors import ExpressionError
 Builder: TypeAlias = Callable[[Any, Scope, bool], Code]
 #: How deep the tree may be; three frames of Python go into each level.
 _LEVELS = 150
-_TEXTS = {"text": None}
 
 
 def build(node: Node, scope: Scope, paths: bool = False) -> Code:
@@ -87,7 +86,7 @@ def _text(node: tree.Text, scope: Scope, paths: bool) -> Code:
 
 def _format(node: tree.Format, scope: Scope, paths: bool) -> Code:
     write = _format_named(node.name)
-    return single(lambda env, value: write(env[0], value), 3)
+    return single(lambda env, value: write(env[0], value), 1)
 
 
 def _format_named(name: str) -> Callable[[Meter, Any], str]:
@@ -103,13 +102,13 @@ def _negate(node: tree.Negate, scope: Scope, paths: bool) -> Code:
     code = build(node.term, scope)
     inner = code.one
     if inner is not None:
-        return single(lambda env, value: negate(env[0], inner(env, value)), code.height + 1)
+        return single(lambda env, value: negate(env[0], inner(env, value)), tall([code], 1))
 
     def each(env: Env, value: Any) -> Iterator[Any]:
         for found in code.each(env, value):
             yield negate(env[0], found)
 
-    return many(each, code.height + 1)
+    return many(each, tall([code], 1))
 
 
 def _array(node: tree.Array, scope: Scope, paths: bool) -> Code:
@@ -123,7 +122,7 @@ def _array(node: tree.Array, scope: Scope, paths: bool) -> Code:
         env[0].make(len(items) + 1)
         return items
 
-    return single(one, body.height + 1)
+    return single(one, tall([body], 1))
 
 
 def _constant(node: tree.Array) -> list[Any] | None:
@@ -143,7 +142,7 @@ def _object(node: tree.Object, scope: Scope, paths: bool) -> Code:
         made[key] = value
 
     if all(key.one for key in keys) and all(value is None or value.one for value in values):
-        ones = [(key.one, value and value.one) for key, value in zip(keys, values, strict=True)]
+        ones = [(key.one, None if value is None else value.one) for key, value in zip(keys, values, strict=True)]
 
         def one(env: Env, value: Any) -> Any:
             meter: Meter = env[0]
@@ -177,7 +176,7 @@ def _binary(node: tree.Binary, scope: Scope, paths: bool) -> Code:
     operator = OPERATORS[node.op]
     left, right = build(node.left, scope), build(node.right, scope)
     first, second = left.one, right.one
-    height = tall([left, right], 4)
+    height = tall([left, right])
     if first is not None and second is not None:
         return single(_FAST.get(node.op, _plain_binary)(first, second, operator), height)
 
@@ -233,7 +232,7 @@ def _logic(node: tree.Logic, scope: Scope, paths: bool) -> Code:
     left, right = build(node.left, scope), build(node.right, scope)
     first, second = left.one, right.one
     decides = node.op == "or"  # the answer on the left that needs no right
-    height = tall([left, right], 2)
+    height = tall([left, right])
     if first is not None and second is not None:
 
         def one(env: Env, value: Any) -> Any:
@@ -263,20 +262,19 @@ def _index(node: tree.Index, scope: Scope, paths: bool) -> Code:
     return _into(node.term, build(node.key, scope), node.optional, scope, paths)
 
 
-def _fields(node: Node) -> list[tuple[str, bool]]:
+def _fields(node: Node) -> list[str]:
     """The names of `term.a.b.c`, innermost first."""
-    names = []
-    while isinstance(node, tree.Index) and isinstance(node.key, tree.Literal) and type(node.key.value) is str:
-        if node.optional:
+    names: list[str] = []
+    while isinstance(node, tree.Index) and isinstance(node.key, tree.Literal) and not node.optional:
+        if type(node.key.value) is not str:
             break
-        names.append((node.key.value, node.optional))
+        names.append(node.key.value)
         node = node.term
     return names[::-1]
 
 
-def _fields_of(node: Node, fields: list[tuple[str, bool]], scope: Scope) -> Code:
+def _fields_of(node: Node, names: list[str], scope: Scope) -> Code:
     """Several fields in a row, which is what most expressions do."""
-    names = tuple(name for name, _ in fields)
     for _ in names:
         assert isinstance(node, tree.Index)
         node = node.term
@@ -291,16 +289,16 @@ def _fields_of(node: Node, fields: list[tuple[str, bool]], scope: Scope) -> Code
         return value
 
     if isinstance(node, tree.Identity):
-        return single(walk, 5)
+        return single(walk, 1)
     base = term.one
     if base is not None:
-        return single(lambda env, value: walk(env, base(env, value)), term.height + 5)
+        return single(lambda env, value: walk(env, base(env, value)), tall([term], 2))
 
     def each(env: Env, value: Any) -> Iterator[Any]:
         for found in term.each(env, value):
             yield walk(env, found)
 
-    return many(each, term.height + 5)
+    return many(each, tall([term], 2))
 
 
 def _into(term_node: Node, key: Code, optional: bool, scope: Scope, paths: bool) -> Code:
@@ -318,7 +316,7 @@ def _into(term_node: Node, key: Code, optional: bool, scope: Scope, paths: bool)
         return ((*path, key), index(meter, value, key))
 
     base, key_of = term.one, key.one
-    height = tall([term, key], 5)
+    height = tall([term, key])
     if base is not None and key_of is not None and not optional:
 
         def one(env: Env, item: Any) -> Any:
@@ -373,6 +371,7 @@ def _iterate(node: tree.Iterate, scope: Scope, paths: bool) -> Code:
 
     def inside(env: Env, item: Any) -> Iterator[Any]:
         meter: Meter = env[0]
+        path: Any
         path, value = item if paths else (None, item)
         if paths and path is None:
             raise Raised(f"Invalid path expression near attempt to iterate through {brief(meter, value)}")
@@ -393,15 +392,15 @@ def _iterate(node: tree.Iterate, scope: Scope, paths: bool) -> Code:
 
     base = term.one
     if isinstance(node.term, tree.Identity):
-        return many(inside, 4)
+        return many(inside, 1)
     if base is not None:
-        return many(lambda env, item: inside(env, base(env, item)), term.height + 4)
+        return many(lambda env, item: inside(env, base(env, item)), tall([term], 2))
 
     def each(env: Env, item: Any) -> Iterator[Any]:
         for found in term.each(env, item):
             yield from inside(env, found)
 
-    return many(each, term.height + 4)
+    return many(each, tall([term], 2))
 
 
 # --- passing on ------------------------------------------------------------------------------------------------------
@@ -526,8 +525,7 @@ def _try(node: tree.Try, scope: Scope, paths: bool) -> Code:
         meter: Meter = env[0]
         depth = meter.depth
         try:
-            for found in body.each(env, item):
-                yield found
+            yield from body.each(env, item)
             return
         except Raised as raised:
             meter.depth = depth
@@ -552,7 +550,7 @@ def _label(node: tree.Label, scope: Scope, paths: bool) -> Code:
                 raise
             meter.depth = depth
 
-    return many(each, body.height + 1)
+    return many(each, tall([body], 1))
 
 
 def _break(node: tree.Break, scope: Scope, paths: bool) -> Code:

@@ -56,8 +56,8 @@ def build_define(node: tree.Define, scope: Scope, paths: bool) -> Code:
     rest = scope.build(node.rest, known, paths)
     inner = rest.one
     if inner is not None:
-        return single(lambda env, item: inner((*env, (body, env)), item), rest.height + 1)
-    return many(lambda env, item: rest.each((*env, (body, env)), item), rest.height + 1)
+        return single(lambda env, item: inner((*env, (body, env)), item), tall([rest], 1))
+    return many(lambda env, item: rest.each((*env, (body, env)), item), tall([rest], 1))
 
 
 def build_call(node: tree.Call, scope: Scope, paths: bool) -> Code:
@@ -92,15 +92,15 @@ def _unknown(node: tree.Call, scope: Scope) -> Exception:
 
 def _parameter(slot: int, paths: bool) -> Code:
     def each(env: Env, item: Any) -> Iterator[Any]:
-        filter, inner = env[slot]
-        return _entered(filter.code(paths), inner, item)
+        argument, inner = env[slot]
+        return _entered(argument.code(paths), inner, item)
 
-    return many(each, 2)
+    return many(each, 1)
 
 
 def _entered(code: Code, env: Env, item: Any) -> Iterator[Any]:
     meter: Meter = env[0]
-    height = code.height + 1
+    height = tall([code], 0)
     meter.enter(height)
     for found in code.each(env, item):
         meter.depth -= height
@@ -120,9 +120,9 @@ def _function(function: Function, node: tree.Call, scope: Scope, paths: bool) ->
         return (*closure[1], closure, *arguments(env))
 
     if not body.gives_one(paths):
-        return many(lambda env, item: _entered(body.code(paths), environment(env), item), 4)
+        return many(lambda env, item: _entered(body.code(paths), environment(env), item), 1)
     code = body.code(paths)
-    inner, height = code.one, code.height + 1
+    inner, height = code.one, code.height
 
     def one(env: Env, item: Any) -> Any:
         meter: Meter = env[0]
@@ -131,7 +131,7 @@ def _function(function: Function, node: tree.Call, scope: Scope, paths: bool) ->
         meter.depth -= height
         return found
 
-    return single(one, 4)
+    return single(one, 1)
 
 
 def _arguments(nodes: tuple[tree.Node, ...], scope: Scope) -> Callable[[Env], tuple[Any, ...]]:
@@ -142,16 +142,16 @@ def _arguments(nodes: tuple[tree.Node, ...], scope: Scope) -> Callable[[Env], tu
         if isinstance(found, Parameter):
             made.append((found.slot, None))
             continue
-        filter = Filter(node, scope)
-        filter.code(False)
-        made.append((0, filter))
+        argument = Filter(node, scope)
+        argument.code(False)
+        made.append((0, argument))
     if not made:
         return lambda env: ()
-    return lambda env: tuple([env[slot] if filter is None else (filter, env) for slot, filter in made])
+    return lambda env: tuple([env[slot] if code is None else (code, env) for slot, code in made])
 
 
 def _native(native: Callable[..., Any], args: list[Code]) -> Code:
-    height = tall(args, 5)
+    height = tall(args, 2)
     ones = [arg.one for arg in args]
     if not args:
         return single(lambda env, value: native(env[0], value), height)

@@ -33,7 +33,7 @@ class Code:
 
 
 def single(one: One, height: int) -> Code:
-    return Code(one, lambda env, item: (one(env, item),), height + 1)
+    return Code(one, lambda env, item: (one(env, item),), height)
 
 
 def many(each: Each, height: int) -> Code:
@@ -44,13 +44,13 @@ def lift(code: Code) -> Code:
     """A code for values, in the mode of paths: what it gives is not part of the input."""
     inner = code.one
     if inner is not None:
-        return single(lambda env, item: lost(item, inner(env, item[1])), code.height + 1)
+        return single(lambda env, item: lost(item, inner(env, item[1])), tall([code], 1))
 
     def each(env: Env, item: Any) -> Iterator[Any]:
         for value in code.each(env, item[1]):
             yield lost(item, value)
 
-    return many(each, code.height + 1)
+    return many(each, tall([code], 1))
 
 
 def lost(item: Any, value: Any) -> Any:
@@ -79,11 +79,12 @@ def product(codes: list[Code]) -> Each:
 
 
 def tall(codes: Iterable[Code], more: int = 1) -> int:
-    return max((code.height for code in codes), default=0) + more
+    """The height of what calls these codes through `more` frames; `each` of one that gives one takes another frame."""
+    return max((code.height + (code.one is not None) for code in codes), default=0) + more
 
 
 class Filter:
-    """A piece of the text that is called: the body of a function or an argument. The mode of paths is built on demand."""
+    """What is called: the body of a function, or an argument. The mode of paths is built on demand."""
 
     __slots__ = ("_building", "_codes", "node", "scope")
 
@@ -97,8 +98,10 @@ class Filter:
         found = self._codes[paths]
         if found is None:
             self._building[paths] = True
-            found = self._codes[paths] = self.scope.build(self.node, self.scope, paths)
-            self._building[paths] = False
+            try:
+                found = self._codes[paths] = self.scope.build(self.node, self.scope, paths)
+            finally:
+                self._building[paths] = False
         return found
 
     def gives_one(self, paths: bool) -> bool:

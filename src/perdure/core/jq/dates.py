@@ -6,20 +6,21 @@ year from 0. Years are those of Python's calendar, 1 to 9999.
 
 from __future__ import annotations
 
-import calendar
 import math
 import re
-from datetime import date, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.core.jq.limits import Meter, Raised
+from perdure.core.jq.text import is_nan
 
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - everything here is UTC
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-_MONTHS = tuple(calendar.month_name[month] for month in range(1, 13)) if False else (
-    "January", "February", "March", "April", "May", "June", "July",
-    "August", "September", "October", "November", "December",
-)  # fmt: skip
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 _NUMBERS = frozenset({int, float})
 _TOO_FAR = "error converting number of seconds since epoch to datetime"
 
@@ -34,7 +35,7 @@ def gmtime(meter: Meter, value: Any) -> list[Any]:
     meter.make(8)
     fraction = value - math.floor(value)
     parts = _parts(moment)
-    parts[5] += fraction if fraction else 0
+    parts[5] += fraction or 0
     return parts
 
 
@@ -48,12 +49,12 @@ def _moment(value: list[Any], message: str) -> datetime:
     """The moment that the parts stand for; parts beyond their range carry over."""
     given: list[int] = []
     for part in value[:8]:
-        if type(part) not in _NUMBERS or part != part:
+        if type(part) not in _NUMBERS or is_nan(part):
             raise Raised(message)
         given.append(int(max(-(2**31), min(part, 2**31 - 1))))
     year, month, day, hour, minute, second = (given + [0] * 6)[:6] if given else (1900, 0, 0, 0, 0, 0)
     try:
-        start = datetime(year + month // 12, month % 12 + 1, 1)
+        start = datetime(year + month // 12, month % 12 + 1, 1)  # noqa: DTZ001
         return start + timedelta(days=day - 1, hours=hour, minutes=minute, seconds=second)
     except (OverflowError, ValueError):
         raise Raised("invalid gmtime representation") from None
@@ -78,7 +79,7 @@ def strftime(meter: Meter, value: Any, format: Any) -> str:
         raise Raised("strftime/1 requires a string format")
     moment = _moment(value, "strftime/1 requires parsed datetime inputs")
     meter.make(len(format) * 8)
-    meter.work(len(format) >> 2)
+    meter.work(1 + len(format))
     return _written(format, moment)
 
 
@@ -96,59 +97,84 @@ _COMPOUND = {
 
 
 def _written(format: str, moment: datetime) -> str:
-    return re.sub(r"%[-_0^#EO]*(.)", lambda found: _field(found.group(1), found.group(), moment), format, flags=re.DOTALL)
+    return re.sub(
+        r"%[-_0^#EO]*(.)", lambda found: _field(found.group(1), found.group(), moment), format, flags=re.DOTALL
+    )
 
 
 def _field(letter: str, whole: str, moment: datetime) -> str:
     if letter in _COMPOUND:
         return _written(_COMPOUND[letter], moment)
-    week_day = (moment.weekday() + 1) % 7
-    year_day = moment.timetuple().tm_yday
-    hour = moment.hour % 12 or 12
-    iso = date(moment.year, moment.month, moment.day).isocalendar()
-    fields: dict[str, str] = {
-        "Y": str(moment.year),
-        "C": f"{moment.year // 100:02d}",
-        "y": f"{moment.year % 100:02d}",
-        "m": f"{moment.month:02d}",
-        "d": f"{moment.day:02d}",
-        "e": f"{moment.day:2d}",
-        "H": f"{moment.hour:02d}",
-        "k": f"{moment.hour:2d}",
-        "I": f"{hour:02d}",
-        "l": f"{hour:2d}",
-        "M": f"{moment.minute:02d}",
-        "S": f"{moment.second:02d}",
-        "p": "AM" if moment.hour < 12 else "PM",
-        "P": "am" if moment.hour < 12 else "pm",
-        "j": f"{year_day:03d}",
-        "a": _DAYS[week_day][:3],
-        "A": _DAYS[week_day],
-        "b": _MONTHS[moment.month - 1][:3],
-        "B": _MONTHS[moment.month - 1],
-        "u": str(week_day or 7),
-        "w": str(week_day),
-        "U": f"{(year_day + 6 - week_day) // 7:02d}",
-        "W": f"{(year_day + 6 - (week_day - 1) % 7) // 7:02d}",
-        "V": f"{iso.week:02d}",
-        "G": str(iso.year),
-        "g": f"{iso.year % 100:02d}",
-        "s": str(_seconds(moment)),
-        "Z": "GMT" if True else "",
-        "z": "+0000",
-        "n": "\n",
-        "t": "\t",
-        "%": "%",
-    }
-    return fields.get(letter, whole)
+    if letter in _PADDED:
+        return _PADDED[letter].format(moment, hour=moment.hour % 12 or 12)
+    return _CALENDAR[letter](moment) if letter in _CALENDAR else _FIXED.get(letter, whole)
+
+
+_PADDED = {
+    "Y": "{0.year}",
+    "m": "{0.month:02d}",
+    "d": "{0.day:02d}",
+    "e": "{0.day:2d}",
+    "H": "{0.hour:02d}",
+    "k": "{0.hour:2d}",
+    "I": "{hour:02d}",
+    "l": "{hour:2d}",
+    "M": "{0.minute:02d}",
+    "S": "{0.second:02d}",
+}
+_FIXED = {"Z": "GMT", "z": "+0000", "n": "\n", "t": "\t", "%": "%"}
+
+
+def _week_day(moment: datetime) -> int:
+    return (moment.weekday() + 1) % 7
+
+
+def _year_day(moment: datetime) -> int:
+    return moment.timetuple().tm_yday
+
+
+_CALENDAR: dict[str, Callable[[datetime], str]] = {
+    "C": lambda moment: f"{moment.year // 100:02d}",
+    "y": lambda moment: f"{moment.year % 100:02d}",
+    "p": lambda moment: "AM" if moment.hour < 12 else "PM",
+    "P": lambda moment: "am" if moment.hour < 12 else "pm",
+    "j": lambda moment: f"{_year_day(moment):03d}",
+    "a": lambda moment: _DAYS[_week_day(moment)][:3],
+    "A": lambda moment: _DAYS[_week_day(moment)],
+    "b": lambda moment: _MONTHS[moment.month - 1][:3],
+    "B": lambda moment: _MONTHS[moment.month - 1],
+    "u": lambda moment: str(_week_day(moment) or 7),
+    "w": lambda moment: str(_week_day(moment)),
+    "U": lambda moment: f"{(_year_day(moment) + 6 - _week_day(moment)) // 7:02d}",
+    "W": lambda moment: f"{(_year_day(moment) + 6 - moment.weekday()) // 7:02d}",
+    "V": lambda moment: f"{moment.isocalendar().week:02d}",
+    "G": lambda moment: str(moment.isocalendar().year),
+    "g": lambda moment: f"{moment.isocalendar().year % 100:02d}",
+    "s": lambda moment: str(_seconds(moment)),
+}
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
-_NUMERIC = {"Y": (4, 0, 9999), "m": (2, 1, 12), "d": (2, 1, 31), "e": (2, 1, 31), "H": (2, 0, 23), "k": (2, 0, 23)} | {
-    "I": (2, 1, 12), "l": (2, 1, 12), "M": (2, 0, 59), "S": (2, 0, 61), "j": (3, 1, 366), "y": (2, 0, 99),
-    "u": (1, 1, 7), "w": (1, 0, 6), "C": (2, 0, 99), "U": (2, 0, 53), "W": (2, 0, 53), "V": (2, 0, 53),
-}  # fmt: skip
+#: How many digits a field has, and between what it must lie.
+_NUMERIC = {
+    "Y": (4, 0, 9999),
+    "C": (2, 0, 99),
+    "y": (2, 0, 99),
+    "m": (2, 1, 12),
+    "d": (2, 1, 31),
+    "e": (2, 1, 31),
+    "j": (3, 1, 366),
+    "H": (2, 0, 23),
+    "k": (2, 0, 23),
+    "I": (2, 1, 12),
+    "l": (2, 1, 12),
+    "M": (2, 0, 59),
+    "S": (2, 0, 61),
+    "u": (1, 1, 7),
+    "w": (1, 0, 6),
+    **dict.fromkeys("UWV", (2, 0, 53)),
+}
 _ZONE = re.compile(r"Z|[+-]\d\d(?::?\d\d)?")
 
 
@@ -259,13 +285,13 @@ class _Reader:
             hour = found.get("I", found.get("l", 0)) % 12 + 12 * found.get("p", 0)
         week_day, year_day = found.get("w", found.get("u", 0) % 7), found.get("j", 1) - 1
         if "j" in found and not ({"m", "b"} & found.keys()):
-            moment = datetime(max(year, 1), 1, 1) + timedelta(days=year_day)
+            moment = datetime(max(year, 1), 1, 1) + timedelta(days=year_day)  # noqa: DTZ001
             month, day = moment.month, moment.day
         if day:
             # A day that the month does not have still has a place in the week, as in C.
-            moment = datetime(max(year, 1), month, 1) + timedelta(days=day - 1)
-            week_day = (moment.weekday() + 1) % 7
-            year_day = datetime(max(year, 1), month, 1).timetuple().tm_yday + day - 2
+            start = datetime(max(year, 1), month, 1)  # noqa: DTZ001
+            week_day = (start.weekday() + day) % 7
+            year_day = start.timetuple().tm_yday + day - 2
         return [year, month - 1, day, hour, found.get("M", 0), found.get("S", 0), week_day, year_day]
 
 

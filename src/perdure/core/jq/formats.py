@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from perdure.core.jq.limits import Meter, Raised
-from perdure.core.jq.text import bad, dump, tostring
+from perdure.core.jq.text import bad, dump, is_nan, tostring
 
 _HTML = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "\0": "\\0"},
@@ -27,7 +27,7 @@ def _row(name: str, separator: str, quoted: Callable[[str], str]) -> Callable[[M
         meter.work(len(value))
         cells = []
         for item in value:
-            if item is None or item != item:
+            if item is None or is_nan(item):
                 cells.append("")
             elif type(item) is str:
                 cells.append(quoted(item))
@@ -55,7 +55,7 @@ def _html(meter: Meter, value: Any) -> str:
 
 
 def _uri(meter: Meter, value: Any) -> str:
-    return quote(tostring(meter, value), safe="-_.~")
+    return quote(tostring(meter, value), safe="-_.~", errors="replace")
 
 
 def _uri_decoded(meter: Meter, value: Any) -> str:
@@ -71,7 +71,7 @@ def _uri_decoded(meter: Meter, value: Any) -> str:
 
 
 def _base64(meter: Meter, value: Any) -> str:
-    return base64.b64encode(tostring(meter, value).encode()).decode()
+    return base64.b64encode(tostring(meter, value).encode(errors="replace")).decode()
 
 
 def _base64_decoded(meter: Meter, value: Any) -> str:
@@ -88,7 +88,7 @@ def _base64_decoded(meter: Meter, value: Any) -> str:
 
 
 def _base32(meter: Meter, value: Any) -> str:
-    return base64.b32encode(tostring(meter, value).encode()).decode()
+    return base64.b32encode(tostring(meter, value).encode(errors="replace")).decode()
 
 
 def _base32_decoded(meter: Meter, value: Any) -> str:

@@ -54,7 +54,7 @@ def _select(site: Site) -> Code:
             if answer is not None and answer is not False:
                 yield item
 
-    return many(each if test is not None else each_of_many, condition.height + 1)
+    return many(each if test is not None else each_of_many, tall([condition], 1))
 
 
 def _of_kind(*kinds: str) -> Form:
@@ -75,7 +75,7 @@ def _first(site: Site) -> Code:
             return (found,)
         return ()
 
-    return many(each, body.height + 1)
+    return many(each, tall([body], 1))
 
 
 def _last(site: Site) -> Code:
@@ -87,7 +87,7 @@ def _last(site: Site) -> Code:
             found = (last,)
         return found
 
-    return many(each, body.height + 1)
+    return many(each, tall([body], 1))
 
 
 def _counted(name: str) -> Form:
@@ -98,7 +98,7 @@ def _counted(name: str) -> Form:
 
         def each(env: Env, item: Any) -> Iterator[Any]:
             for n in count.each(env, item[1] if paths else item):
-                if n is None or type(n) is bool or (type(n) in _NUMBERS and n < 0):
+                if n is None or type(n) is bool or (type(n) in _NUMBERS and not n >= 0):
                     raise Raised(f"{name} doesn't support negative count")
                 if type(n) not in _NUMBERS:
                     raise bad_pair(env[0], n, 1, "cannot be subtracted")
@@ -162,7 +162,7 @@ def _recurse_by(body: Code) -> Code:
             yield item
             item = step(env, item)  # type: ignore[misc]
 
-    return many(_explore(expand) if step is None else chain, body.height + 2)
+    return many(_explore(expand) if step is None else chain, tall([body], 2))
 
 
 def _recurse(site: Site) -> Code:
@@ -253,7 +253,7 @@ def _repeat(site: Site) -> Code:
             env[0].work(1)
             yield from body.each(env, item)
 
-    return many(each, body.height + 1)
+    return many(each, tall([body], 1))
 
 
 def _range(site: Site) -> Code:
@@ -271,7 +271,7 @@ def _range(site: Site) -> Code:
                     if meter.steps < 0:
                         meter.weary()
                     yield number
-                    number += 1
+                    number = number + 1 if type(number) is int else arithmetic.add(meter, number, 1)
 
     return site.wrap(many(each, tall([start, end])))
 
@@ -294,7 +294,7 @@ def _map(site: Site) -> Code:
         meter.make(len(result) + 1)
         return result
 
-    return site.wrap(single(one, body.height + 2))
+    return site.wrap(single(one, tall([body], 2)))
 
 
 def _path(site: Site) -> Code:
@@ -308,7 +308,7 @@ def _path(site: Site) -> Code:
             meter.make(len(path) + 1)
             yield list(path)
 
-    return site.wrap(many(each, body.height + 1))
+    return site.wrap(many(each, tall([body], 1)))
 
 
 def _delete(site: Site) -> Code:
@@ -317,7 +317,7 @@ def _delete(site: Site) -> Code:
     def one(env: Env, value: Any) -> Any:
         return delete_paths(env[0], value, list(paths.each(env, value)))
 
-    return site.wrap(single(one, paths.height + 1))
+    return site.wrap(single(one, tall([paths], 1)))
 
 
 def _get_path(site: Site) -> Code:
@@ -331,7 +331,7 @@ def _get_path(site: Site) -> Code:
                 raise Raised(f"Invalid path expression near attempt to access {brief(meter, path)}")
             yield ((*item[0], *path), value) if paths else value
 
-    return many(each, keys.height + 1)
+    return many(each, tall([keys], 1))
 
 
 def _is_empty(site: Site) -> Code:
@@ -340,7 +340,7 @@ def _is_empty(site: Site) -> Code:
     def one(env: Env, value: Any) -> Any:
         return all(False for _ in body.each(env, value))
 
-    return site.wrap(single(one, body.height + 2))
+    return site.wrap(single(one, tall([body], 2)))
 
 
 def _quantified(wanted: bool, form: str) -> Form:
@@ -366,7 +366,7 @@ def _quantified(wanted: bool, form: str) -> Form:
 
 def _add(site: Site) -> Code:
     body = site.value(0)
-    return site.wrap(single(lambda env, value: total(env[0], list(body.each(env, value))), body.height + 2))
+    return site.wrap(single(lambda env, value: total(env[0], list(body.each(env, value))), tall([body], 2)))
 
 
 def total(meter: Meter, items: list[Any]) -> Any:
@@ -405,7 +405,7 @@ def _by(use: Callable[[Meter, list[Any], list[Any]], Any]) -> Form:
                 raise bad_pair(meter, value, keys, "cannot be sorted, as they are not both arrays")
             return use(meter, value, keys)
 
-        return site.wrap(single(one, body.height + 2))
+        return site.wrap(single(one, tall([body], 2)))
 
     return form
 
@@ -481,8 +481,8 @@ def _walk(site: Site) -> Code:
         return change(env, value)  # type: ignore[misc]
 
     if change is None:
-        return site.wrap(many(walk, body.height + 3))
-    return site.wrap(single(walk_one, body.height + 2))
+        return site.wrap(many(walk, tall([body], 3)))
+    return site.wrap(single(walk_one, tall([body], 2)))
 
 
 def _substitute(site: Site) -> Code:
@@ -495,19 +495,21 @@ def _substitute(site: Site) -> Code:
     def each(env: Env, value: Any) -> Iterator[Any]:
         meter: Meter = env[0]
         for flag, expression in both(env, value):
-            results: list[Any] = []
+            results: list[list[str]] = []
             previous = 0
             for match in find(meter, value, expression, flag):
                 gap = value[previous : match["offset"]]
                 for place, text in enumerate(list(body.each(env, captured(match)))):
                     meter.work(1)
-                    added = arithmetic.add(meter, gap, text)
                     if place == len(results):
-                        results.append(None)
-                    results[place] = arithmetic.add(meter, results[place], added)
+                        results.append([])
+                    results[place].append(arithmetic.add(meter, gap, text))
                 previous = match["offset"] + match["length"]
-            for result in results or [value]:
-                yield arithmetic.add(meter, result, value[previous:]) if results else value
+            for result in results:
+                meter.make(len(value))
+                yield "".join(result) + value[previous:]
+            if not results:
+                yield value
 
     return site.wrap(many(each, tall([pattern, body, flags], 4)))
 

@@ -15,7 +15,10 @@ from perdure.core.jq.limits import DEEPEST
 from perdure.errors import ExpressionError
 
 KEYWORDS = frozenset(
-    "def if then else elif end as reduce foreach try catch label break and or import include module".split()
+    {
+        *("def", "if", "then", "else", "elif", "end", "as", "reduce", "foreach", "try", "catch"),
+        *("label", "break", "and", "or", "import", "include", "module"),
+    }
 )
 
 _TOKEN = re.compile(

@@ -15,7 +15,7 @@ from perdure.errors import ExpressionError
 
 #: How deep values may be nested where an expression has to walk through them.
 NESTED = 100
-#: How long the text of an expression may be, how deep it may be nested, how many operators or fields follow one another.
+#: How long the text of an expression may be, how deep nested, how many operators or fields may follow one another.
 LONGEST = 20_000
 DEEPEST = 60
 LONGEST_CHAIN = 100
@@ -25,7 +25,7 @@ class Limits(Struct, frozen=True):
     """Limits of one evaluation: steps taken, nested frames, elements and characters made."""
 
     steps: int = 100_000
-    depth: int = 500
+    depth: int = 500  # what functions of values need on top is bounded by NESTED
     size: int = 5_000_000
 
 

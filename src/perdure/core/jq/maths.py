@@ -150,10 +150,18 @@ _ONE: dict[str, Callable[[float], float]] = {
     "tgamma": math.gamma,
     "erf": math.erf,
     "erfc": math.erfc,
-    **{
-        name: getattr(math, name)
-        for name in "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()
-    },
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "asin": math.asin,
+    "acos": math.acos,
+    "atan": math.atan,
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "tanh": math.tanh,
+    "asinh": math.asinh,
+    "acosh": math.acosh,
+    "atanh": math.atanh,
 }
 _TWO: dict[str, Callable[[float, float], float]] = {
     "pow": math.pow,

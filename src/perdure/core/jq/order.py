@@ -7,10 +7,10 @@ through arrays and objects takes steps.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cmp_to_key
 from typing import Any
 
 from perdure.core.jq.limits import NESTED, Meter, too_nested
+from perdure.core.jq.text import is_nan
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _RANKS = {type(None): 0, int: 3, float: 3, str: 4, list: 5}
@@ -45,9 +45,9 @@ def compare(meter: Meter, a: Any, b: Any, level: int = 0) -> int:
     if rank < 3:
         return 0
     if rank == 3:
-        if a != a:
+        if is_nan(a):
             return -1
-        return 1 if b != b else int(a > b) - int(a < b)
+        return 1 if is_nan(b) else int(a > b) - int(a < b)
     if rank == 4:
         if len(a) > 1000:
             meter.work(len(a) >> 10)
@@ -76,18 +76,26 @@ def ordered(meter: Meter, values: list[Any], keys: list[Any]) -> list[tuple[Any,
     pairs = list(zip(keys, values, strict=True))
     kinds = {type(key) for key in keys}
     if kinds <= {int} or kinds <= {str}:
-        meter.work(len(values) >> 3)
         return sorted(pairs, key=lambda pair: pair[0])
-    if all(type(key) is list and len(key) == 1 for key in keys):
-        inner = {type(key[0]) for key in keys}
-        if inner <= {int} or inner <= {str}:
-            return sorted(pairs, key=lambda pair: pair[0])
+    return sorted(pairs, key=lambda pair: _sortable(meter, pair[0], 0))
 
-    def by(one: tuple[Any, Any], two: tuple[Any, Any]) -> int:
-        meter.work(1)
-        return compare(meter, one[0], two[0])
 
-    return sorted(pairs, key=cmp_to_key(by))
+def _sortable(meter: Meter, value: Any, level: int) -> tuple[Any, ...]:
+    """A tuple that Python sorts as the language sorts the value."""
+    rank = _rank(value)
+    if rank < 3:
+        return (rank,)
+    if rank < 5:
+        # Whatever is NaN comes before all numbers.
+        return (2.5,) if is_nan(value) else (rank, value)
+    if level > NESTED:
+        raise too_nested()
+    meter.work(len(value) + 1)
+    meter.make(2 * len(value))
+    if rank == 5:
+        return (rank, [_sortable(meter, item, level + 1) for item in value])
+    names = sorted(value)
+    return (rank, names, [_sortable(meter, value[name], level + 1) for name in names])
 
 
 def contains(meter: Meter, a: Any, b: Any, level: int = 0) -> bool:

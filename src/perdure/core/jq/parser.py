@@ -45,7 +45,9 @@ def number(text: str) -> int | float:
     """A number as it is written: digits of integers are kept, what is too large becomes the largest float."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) <= 300 else 1.7976931348623157e308
-    return min(float(text), 1.7976931348623157e308)
+    value = min(float(text), 1.7976931348623157e308)
+    # `1e3` is an integer, `1.0` stays what it is.
+    return int(value) if "." not in text and value <= 2**53 and value == int(value) else value
 
 
 class Parser:
@@ -240,7 +242,7 @@ class Parser:
             case "mark" | "keyword":
                 return self.marked()
             case _:
-                self.stop("an expression is missing")
+                return self.stop("an expression is missing")
 
     def marked(self) -> Node:
         if self.accept("."):
@@ -293,7 +295,7 @@ class Parser:
             extract = self.query() if self.accept(";") else None
             self.expect(")")
             return tree.Foreach(source, patterns, init, update, extract)
-        self.stop("an expression is missing")
+        return self.stop("an expression is missing")
 
     def loop(self) -> tuple[Node, tuple[Pattern, ...], Node, Node]:
         source = self.expression(0)
@@ -350,6 +352,9 @@ class Parser:
     # --- objects and patterns ------------------------------------------------------------------------------------
 
     def object(self) -> Node:
+        self.level += 1
+        if self.level > DEEPEST:
+            self.stop(f"objects are nested deeper than {DEEPEST} levels")
         entries: list[tuple[Node, Node | None]] = []
         while not self.accept("}"):
             if entries:
@@ -357,6 +362,7 @@ class Parser:
                 if self.accept("}"):
                     break
             entries.append(self.entry())
+        self.level -= 1
         return tree.Object(tuple(entries))
 
     def entry(self) -> tuple[Node, Node | None]:

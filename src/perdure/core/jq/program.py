@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
 from perdure.core.jq.build import build
 from perdure.core.jq.code import Env, Scope
-from perdure.core.jq.limits import NESTED, Broken, Limits, Meter, Raised
-from perdure.core.jq.natives import check_nesting
+from perdure.core.jq.limits import Broken, Limits, Meter, Raised
 from perdure.core.jq.parser import parse
-from perdure.core.jq.text import LARGEST, brief, tostring
+from perdure.core.jq.text import brief, finite, measure
 from perdure.errors import ExpressionError
 
 DEFAULT = Limits()
+#: Errors of the language; the others only for values that are not JSON, such as half a character or a huge integer.
+_FAILURES = (Raised, Broken, RecursionError, OverflowError, UnicodeError)
 _DEEP = "the expression is nested too deep: there is no room for it where it was called"
 
 
 class Program:
     """An expression that can be evaluated any number of times, on any input; it keeps nothing between evaluations.
 
-    >>> Program(".items | map(.price * .count) | add").one({"items": [{"price": 3, "count": 2}, {"price": 4, "count": 1}]})
+    >>> Program(".items | map(.price * .count) | add").one(
+    ...     {"items": [{"price": 3, "count": 2}, {"price": 4, "count": 1}]}
+    ... )
     10
     """
 
@@ -56,7 +58,7 @@ class Program:
                     raise self._wrong("gives no output: wrap it in `[ ]`, or say what else with `//`")
                 if next(outputs, _NOTHING) is not _NOTHING:
                     raise self._wrong("gives more than one output: wrap it in `[ ]` or in `first(…)`")
-        except (Raised, Broken, RecursionError) as error:
+        except _FAILURES as error:
             raise self._failed(env[0], error) from None
         return _settled(env[0], found)
 
@@ -72,7 +74,7 @@ class Program:
             for found in self._code.each(env, value):
                 env[0].work(1)
                 yield _settled(env[0], found)
-        except (Raised, Broken, RecursionError) as error:
+        except _FAILURES as error:
             raise self._failed(env[0], error) from None
 
     def _environment(self, variables: dict[str, Any]) -> Env:
@@ -94,7 +96,7 @@ class Program:
         if isinstance(error, RecursionError):
             return ExpressionError(_DEEP)
         if not isinstance(error, Raised):
-            return self._wrong("breaks out of itself")
+            return self._wrong("failed: a number or a text that cannot be computed with")
         try:
             message = error.value if type(error.value) is str else brief(meter, error.value)
         except Raised:
@@ -103,27 +105,18 @@ class Program:
 
 
 _NOTHING = object()
+#: Whoever made no more elements than this cannot have multiplied its input by much.
+_FEW = 16
 
 
 def _settled(meter: Meter, value: Any) -> Any:
-    """An output as JSON can hold it: NaN is null, what is infinite is the largest number there is."""
-    if meter.limits.size - meter.size > NESTED:
-        # Only what makes many values can nest them deep.
+    """An output that can be written down: neither nested too deep nor, with all that it shares, too large."""
+    if meter.limits.size - meter.size > _FEW:
         try:
-            check_nesting(value)
+            meter.make(measure(value))
         except Raised as error:
             raise ExpressionError(f"an output of the expression cannot be kept: {error.value}") from None
-    return _finite(value) if meter.odd else value
-
-
-def _finite(value: Any) -> Any:
-    if type(value) is float and not math.isfinite(value):
-        return None if math.isnan(value) else math.copysign(LARGEST, value)
-    if type(value) is list:
-        return [_finite(item) for item in value]
-    if type(value) is dict:
-        return {name: _finite(item) for name, item in value.items()}
-    return value
+    return finite(value) if meter.odd else value
 
 
 @lru_cache(maxsize=1024)

@@ -181,7 +181,7 @@ class _Judge:
                 case "CATEGORY":
                     found |= {char for char in self.all if _in_category(str(value), char)}
         cased = self.cased(found)
-        return self.all - (found if negated else cased) if negated else cased
+        return self.all - found if negated else cased
 
     def cased(self, chars: set[str]) -> frozenset[str]:
         if not self.flags & re.IGNORECASE:
@@ -285,7 +285,8 @@ def prepare(text: str, flags: int) -> Pattern:
             f"the regular expression {text!r} may take for ever: {refused}. Let the next character decide every choice"
         ) from None
     except (re.error, OverflowError, RecursionError) as error:
-        raise Raised(f"Regex failure: {error}") from None
+        # Why it is wrong, Python says in words that change with its versions; an expression may catch and keep them.
+        raise Raised(f"Regex failure: the pattern {text!r} is not valid") from error
     anchored = bool(tree) and str(tree[0][0]) == "AT" and str(tree[0][1]) in ("AT_BEGINNING", "AT_BEGINNING_STRING")
     return Pattern(compiled, judge.ambiguous + judge.repeats + (not anchored), judge.factor)
 
@@ -321,7 +322,7 @@ def _prepared(meter: Meter, value: Any, text: Any, flags: Any) -> tuple[Pattern,
     return pattern, "g" in (flags or ""), "n" in (flags or "")
 
 
-def test(meter: Meter, value: Any, text: Any, flags: Any = None) -> bool:
+def matches(meter: Meter, value: Any, text: Any, flags: Any = None) -> bool:
     if flags is None and type(text) is list:
         text, flags = _from_array(text)
     pattern, _, filled = _prepared(meter, value, text, flags)

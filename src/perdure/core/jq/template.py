@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 from perdure.core.jq.limits import NESTED
-from perdure.core.jq.program import compile
+from perdure.core.jq.program import compile as compiled
 from perdure.errors import ExpressionError, InvalidValue
 
 _Fill: TypeAlias = Callable[[Any, dict[str, Any]], Any]
@@ -72,15 +72,13 @@ def _prepare(value: Any, variables: tuple[str, ...], pointer: str, level: int) -
         }
         if not any(fill for _, fill in named.values()):
             return None
-        return lambda input, given: {
-            name: fill(input, given) if fill else item for name, (item, fill) in named.items()
-        }
+        return lambda input, given: {name: fill(input, given) if fill else item for name, (item, fill) in named.items()}
     return None
 
 
 def _expression(text: str, variables: tuple[str, ...], pointer: str) -> _Fill:
     try:
-        program = compile(expression(text), variables)
+        program = compiled(expression(text), variables)
     except ExpressionError as error:
         raise ExpressionError(f"at {pointer or '/'}: {error}", error.position) from None
 

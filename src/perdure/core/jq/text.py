@@ -20,6 +20,11 @@ EXACT = 2**53
 _KINDS = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
 
 
+def is_nan(value: Any) -> bool:
+    """Of any value; `math.isnan` refuses integers that are too large for a float."""
+    return type(value) is float and math.isnan(value)
+
+
 def kind(value: Any) -> str:
     return _KINDS.get(type(value), "object")
 
@@ -31,8 +36,8 @@ def number_text(value: int | float) -> str:
     """
     if type(value) is int:
         # Python refuses to write very long integers; no arithmetic here makes one, but an input may hold it.
-        return str(value) if -(10**300) < value < 10**300 else number_text(math.copysign(LARGEST, value))
-    if value != value:
+        return str(value) if -(10**300) < value < 10**300 else number_text(LARGEST if value > 0 else -LARGEST)
+    if math.isnan(value):
         return "null"
     if value in (math.inf, -math.inf):
         value = math.copysign(LARGEST, value)
@@ -103,6 +108,55 @@ def _write(meter: Meter, value: Any, parts: list[str], level: int) -> None:
             parts.append("}")
 
 
+def measure(value: Any) -> int:
+    """How many elements and characters a value has when it is written out; a shared part counts wherever it stands.
+
+    Values share their parts: thirty times `[., .]` is thirty small arrays, and a billion elements on paper.
+    """
+    size, height = _measure(value, {}, 0)
+    if height > NESTED:
+        raise too_nested()
+    return size
+
+
+def _measure(value: Any, known: dict[int, tuple[int, int]], level: int) -> tuple[int, int]:
+    if type(value) is str:
+        return len(value), 0
+    if type(value) not in (list, dict):
+        return 1, 0
+    found = known.get(id(value))
+    if found is not None:
+        return found
+    if level > NESTED:
+        raise too_nested()
+    size, height = 1 + len(value), 0
+    for item in value.values() if type(value) is dict else value:
+        if type(item) is str:
+            size += len(item)
+        elif type(item) in (list, dict):
+            inner, below = _measure(item, known, level + 1)
+            size += inner
+            height = max(height, below)
+    known[id(value)] = size, height + 1
+    return size, height + 1
+
+
+def finite(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """A value as JSON can hold it: NaN is null, what is infinite is the largest number there is."""
+    if type(value) is float and not math.isfinite(value):
+        return None if math.isnan(value) else math.copysign(LARGEST, value)
+    if type(value) not in (list, dict):
+        return value
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = (
+            {name: finite(item, known) for name, item in value.items()}
+            if type(value) is dict
+            else [finite(item, known) for item in value]
+        )
+    return known[id(value)]
+
+
 def tostring(meter: Meter, value: Any) -> str:
     return value if type(value) is str else dump(meter, value)
 
@@ -110,7 +164,7 @@ def tostring(meter: Meter, value: Any) -> str:
 def brief(meter: Meter, value: Any) -> str:
     """A value in at most 29 bytes, as messages show it."""
     shown = dump(meter, value[:30] if type(value) is str else value)
-    raw = shown.encode()
+    raw = shown.encode(errors="replace")
     if len(raw) <= 29:
         return shown
     closing = {'"': '"', "[": "]", "{": "}"}.get(shown[0], "")
