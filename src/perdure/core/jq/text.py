@@ -141,17 +141,17 @@ def _measure(value: Any, known: dict[int, tuple[int, int]], level: int) -> tuple
     return size, height + 1
 
 
-def finite(value: Any, known: dict[int, Any] | None = None) -> Any:
+def finite(value: Any, known: Any = None) -> Any:
     """A value as JSON can hold it: NaN is null, what is infinite is the largest number there is."""
     if type(value) is float and not math.isfinite(value):
         return None if math.isnan(value) else math.copysign(LARGEST, value)
-    if type(value) not in (list, dict):
+    if not isinstance(value, (list, dict)):
         return value
     known = {} if known is None else known
     if id(value) not in known:
         known[id(value)] = (
             {name: finite(item, known) for name, item in value.items()}
-            if type(value) is dict
+            if isinstance(value, dict)
             else [finite(item, known) for item in value]
         )
     return known[id(value)]
