@@ -69,7 +69,7 @@ def test_inputs_are_never_changed() -> None:
 
 def test_literals_of_a_program_are_not_changed_by_what_is_made_of_them() -> None:
     program = jq.compile('[1, 2] | . + [.[0]] | .[0] = 9, {"a": []}')
-    assert list(program.each(None)) == list(program.each(None)) == [[9, 2, 1], [{"a": []}][0]][:1] + [{"a": []}]
+    assert list(program.each(None)) == list(program.each(None)) == [[9, 2, 1], {"a": []}]
 
 
 def test_integers_keep_their_digits() -> None:
@@ -195,9 +195,8 @@ def test_an_expression_error_is_an_invalid_value() -> None:
 
 @pytest.mark.parametrize("name", sorted(BANNED))
 def test_what_would_reach_out_is_refused_when_it_is_compiled(name: str) -> None:
-    call = f"{name}(1)" if name in ("strflocaltime",) else name
     with pytest.raises(ExpressionError, match=f"`{name}` is not allowed: ") as raised:
-        jq.compile(f"1 | {call}")
+        jq.compile(f"1 | {name}")
     assert raised.value.position == 4
 
 
@@ -311,10 +310,12 @@ DEEP_TEXTS: list[Callable[[int], str]] = [
 @pytest.mark.parametrize("text", DEEP_TEXTS)
 @pytest.mark.parametrize("depth", [50, 99, 400, 3000])
 def test_a_text_of_any_depth_is_compiled_or_refused(text: Callable[[int], str], depth: int) -> None:
+    said = ""
     try:
         list(jq.compile(text(depth)).each(None))
     except ExpressionError as error:
-        assert "no room" not in str(error)
+        said = str(error)
+    assert "no room" not in said
 
 
 def test_no_text_may_be_longer_than_the_limit() -> None:
@@ -406,13 +407,13 @@ def test_limits_can_be_set() -> None:
 
 def test_an_expression_stops_at_the_same_step_every_time() -> None:
     def steps() -> list[int]:
-        seen = []
+        seen: list[int] = []
         with pytest.raises(ExpressionError):
-            for output in jq.compile("range(1e9) | select(. % 3 == 0)").each(None):
-                seen.append(output)
+            seen.extend(jq.compile("range(1e9) | select(. % 3 == 0)").each(None))
         return seen
 
     assert steps() == steps()
+    assert len(steps()) > 1000
 
 
 def test_values_nested_too_deep_are_refused_not_walked_through() -> None:

@@ -110,29 +110,33 @@ VALUES = st.recursive(
 )
 TERMS = st.sampled_from(
     [
-        ".", ".a", ".b", ".[0]", ".[-1]", ".[]", ".[]?", ".a?", ".[1:]", ".[:1]", "..", "0", "1", "-2", "0.5", '"a"', "null",
-        "true", "false", "[]", "{}", "empty", "length", "type", "keys", "add", "any", "all", "not", "sort", "unique", "reverse",
-        "min", "max", "tojson", "to_entries", "first", "last", "flatten", "values", "scalars", "floor", "tostring", "explode",
-        "ascii_upcase", "[paths]", "transpose", "from_entries", "numbers", "iterables", "isnan", "utf8bytelength", "trim",
-        "$x", "tonumber", "error", "[.[]?]", "[..]", "to_entries", "@json", "@text", "@csv", "abs", "[tostream]", "implode",
+        ".", ".a", ".b", ".[0]", ".[-1]", ".[]", ".[]?", ".a?", ".[1:]", ".[:1]", "..", "0", "1", "-2", "0.5",
+        '"a"', "null", "true", "false", "[]", "{}", "empty", "length", "type", "keys", "add", "any", "all",
+        "not", "sort", "unique", "reverse", "min", "max", "tojson", "to_entries", "first", "last", "flatten",
+        "values", "scalars", "floor", "tostring", "explode", "ascii_upcase", "[paths]", "transpose",
+        "from_entries", "numbers", "iterables", "isnan", "utf8bytelength", "trim", "$x", "tonumber", "error",
+        "[.[]?]", "[..]", "to_entries", "@json", "@text", "@csv", "abs", "[tostream]", "implode",
     ]
 )  # fmt: skip
 ONE = [
-    "({})?", "[{}]", "(try ({}) catch .)", "map({})", "select({})", "[limit(2; {})]", "first({})", "path({})", "[path({})]",
-    "map_values({})", "sort_by({})", "group_by({})", "has({})", "contains({})", "del({})", "with_entries({})", "any({})",
-    "all({})", "isempty({})", "-({})", '"<\\({})>"', "{{a: {}}}", "{{({}): 1}}", ".[{}]", "last({})", "add({})", "walk({})",
-    "getpath({})", "index({})", "indices({})", "split({})", "join({})", "min_by({})", "max_by({})", "unique_by({})",
-    "startswith({})", "ltrimstr({})", "[recurse({}; false)]", "pick({})", "in({})", "inside({})", "flatten({})", "IN({})",
-    "(label $f | {}, break $f)", "(def f: {}; f)", "(def f(g): g, g; f({}))", "[range({})]", "delpaths({})", "bsearch({})",
-    "(if {} then 1 end)", "[.[]? | {}]", "tojson", "skip(1; {})", "nth(1; {})", "INDEX({})", "[splits({})]?", "[.[:{}]]",
+    "({})?", "[{}]", "(try ({}) catch .)", "map({})", "select({})", "[limit(2; {})]", "first({})", "path({})",
+    "[path({})]", "map_values({})", "sort_by({})", "group_by({})", "has({})", "contains({})", "del({})",
+    "with_entries({})", "any({})", "all({})", "isempty({})", "-({})", '"<\\({})>"', "{{a: {}}}", "{{({}): 1}}",
+    ".[{}]", "last({})", "add({})", "walk({})", "getpath({})", "index({})", "indices({})", "split({})",
+    "join({})", "min_by({})", "max_by({})", "unique_by({})", "startswith({})", "ltrimstr({})",
+    "[recurse({}; false)]", "pick({})", "in({})", "inside({})", "flatten({})", "IN({})",
+    "(label $f | {}, break $f)", "(def f: {}; f)", "(def f(g): g, g; f({}))", "[range({})]", "delpaths({})",
+    "bsearch({})", "(if {} then 1 end)", "[.[]? | {}]", "tojson", "skip(1; {})", "nth(1; {})", "INDEX({})",
+    "[splits({})]?", "[.[:{}]]",
 ]  # fmt: skip
 TWO = [
-    "({} | {})", "({}, {})", "({} + {})", "({} - {})", "({} * {})", "({} / {})", "({} % {})", "({} == {})", "({} != {})",
-    "({} < {})", "({} <= {})", "({} and {})", "({} or {})", "({} // {})", "({} = {})", "({} |= {})", "({} += {})",
-    "({} //= {})", "(if {} then {} else . end)", "({} as $x | {})", "(reduce {} as $x (0; {}))", "[foreach {} as $x (.; {})]",
-    "({} as [$x] | {})", "({} as {{a: $x}} | {})", "[limit(3; {} | {})]", "setpath({}; {})",
-    "(try ({}) catch ({}))", "{{a: {}, b: {}}}", ".[{}:{}]", "(def f($x): {}; f({}))", "any({}; {})", "all({}; {})",
-    "[({}) -= ({})]", "({} *= {})", "test({}; {})?", "[range({}; {})]", "IN({}; {})", "[.[]? | {} | {}]",
+    "({} | {})", "({}, {})", "({} + {})", "({} - {})", "({} * {})", "({} / {})", "({} % {})", "({} == {})",
+    "({} != {})", "({} < {})", "({} <= {})", "({} and {})", "({} or {})", "({} // {})", "({} = {})",
+    "({} |= {})", "({} += {})", "({} //= {})", "(if {} then {} else . end)", "({} as $x | {})",
+    "(reduce {} as $x (0; {}))", "[foreach {} as $x (.; {})]", "({} as [$x] | {})", "({} as {{a: $x}} | {})",
+    "[limit(3; {} | {})]", "setpath({}; {})", "(try ({}) catch ({}))", "{{a: {}, b: {}}}", ".[{}:{}]",
+    "(def f($x): {}; f({}))", "any({}; {})", "all({}; {})", "[({}) -= ({})]", "({} *= {})", "test({}; {})?",
+    "[range({}; {})]", "IN({}; {})", "[.[]? | {} | {}]",
 ]  # fmt: skip
 
 
