@@ -114,9 +114,8 @@ def _parameter(slot: int, paths: bool) -> Code:
 
 def _entered(code: Code, env: Env, item: Any) -> Iterator[Any]:
     meter: Meter = env[0]
-    height = tall([code], 0)
-    reach = height.reach
-    meter.enter(reach, height.total)
+    reach = code.reach
+    meter.enter(reach, code.total)
     for found in code.each(env, item):
         meter.depth -= reach
         yield found

@@ -42,12 +42,15 @@ CALL = Height(1, 1)
 
 
 class Code:
-    __slots__ = ("each", "height", "one")
+    __slots__ = ("each", "height", "one", "reach", "total")
 
     def __init__(self, one: One | None, each: Each, height: int | Height) -> None:
         self.one = one
         self.each = each
         self.height = Height(height) if isinstance(height, int) else height
+        # What `each` takes, at hand for calls: of a code that gives one it takes another frame.
+        self.total = self.height.total + (one is not None)
+        self.reach = self.height.reach + (one is not None) if self.height.reach else 0
 
 
 def single(one: One, height: int | Height) -> Code:
@@ -98,9 +101,10 @@ def product(codes: list[Code]) -> Each:
 
 def tall(codes: Iterable[Code], more: int = 1) -> Height:
     """The height of what calls these codes through `more` frames; `each` of one that gives one takes another frame."""
-    heights = [code.height + (code.one is not None) for code in codes]
-    total = max((height.total for height in heights), default=0)
-    return Height(total, max((height.reach for height in heights), default=0)) + more
+    total = reach = 0
+    for code in codes:
+        total, reach = max(total, code.total), max(reach, code.reach)
+    return Height(total, reach) + more
 
 
 class Filter:
