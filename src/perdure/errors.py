@@ -75,7 +75,7 @@ class DefinitionInvalid(InvalidValue):
 
 
 class ExpressionError(InvalidValue):
-    """An expression that cannot be read, fails, or uses too much; `position` is the place in its text, if any."""
+    """An expression that cannot be read, fails, or uses more than it may; `position` is the place in its text."""
 
     def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message)

@@ -10,6 +10,7 @@ It is jq 1.8, with these differences, on purpose:
 - Integers keep their digits: they are exact within 64 bits, where jq rounds to floats beyond 2^53. There is no `-0`
   among them. Text shows numbers in their shortest form, not as they were written (`1e3` is `1000`, `1.50` is `1.5`).
 - Regular expressions are Python's, looked at before use (`regex`); no `\\p{…}`, no sets in sets, no flag `l`.
+- A path leads into the input. jq also takes for one what is made anew but happens to be the same, as in `path(. = .)`.
 - Dates are UTC and English, years 1 to 9999.
 - What is not the same everywhere, or would reach out, is refused when an expression is compiled (`calls.BANNED`).
 - Messages of errors may differ from jq's. Values nested deeper than 100 levels are refused where they are walked

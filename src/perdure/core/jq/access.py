@@ -48,8 +48,8 @@ def place_of(key: int | float) -> int | None:
 
 
 def _bounds(length: int, key: dict[str, Any]) -> tuple[int, int]:
-    start = key.get("start")
-    end = key.get("end")
+    start = key.get("start", "")
+    end = key.get("end", "")
     start = 0 if start is None else start
     end = length if end is None else end
     if type(start) not in _NUMBERS or type(end) not in _NUMBERS:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from perdure.core.jq import tree
 from perdure.core.jq.access import index
-from perdure.core.jq.code import Code, Env, Scope, many, single, tall
+from perdure.core.jq.code import Code, Env, Height, Scope, many, single, tall
 from perdure.core.jq.limits import Meter, Raised
 from perdure.core.jq.tree import Pattern
 
@@ -66,7 +66,7 @@ def _fields(fields: Any, scope: Scope, slots: dict[str, int]) -> tuple[Binder, i
             keys.append(code)
             binders.append(bind)
             height += tall_inner + 2
-        height += code.height
+        height += code.height.total
     return _sequence(keys, binders), height
 
 
@@ -98,6 +98,12 @@ class Bound:
         built = [_binder(pattern, scope, self.scope.variables) for pattern in patterns]
         self._binders = [bind for bind, _ in built]
         self.height = max(height for _, height in built) + 1
+        self._calls = any(not isinstance(pattern, tree.Name) for pattern in patterns)
+
+    def with_room(self, height: Height, more: int) -> Height:
+        """The height of what holds this, through `more` frames; keys of patterns may call functions as well."""
+        deepest = self.height + more
+        return Height(max(height.total, deepest), max(height.reach, deepest if self._calls else 0))
 
     def run(self, env: Env, value: Any, body: Callable[[Env], Iterable[Any]]) -> Iterator[Any]:
         """What the body gives for each way to bind the value; where it fails, the next pattern is tried."""
@@ -119,7 +125,7 @@ def build_bind(node: tree.Bind, scope: Scope, paths: bool) -> Code:
     source = scope.build(node.source, scope)
     bound = Bound(node.patterns, scope)
     body = scope.build(node.body, bound.scope, paths)
-    height = tall([source, body]) if bound.simple else max(tall([source, body], 2), bound.height + 2)
+    height = tall([source, body]) if bound.simple else bound.with_room(tall([source, body], 2), 2)
     given, inner = source.one, body.one
     if bound.simple and given is not None:
         if inner is not None:
@@ -159,7 +165,7 @@ def build_reduce(node: tree.Reduce, scope: Scope, paths: bool) -> Code:
                 state = last
         return state
 
-    height = max(tall([source, init, update], 2 + (not bound.simple)), bound.height + 3)
+    height = bound.with_room(tall([source, init, update], 2 + (not bound.simple)), 3)
     start = init.one
     if start is not None:
         return single(lambda env, item: fold(env, item, start(env, item)), height)
@@ -192,7 +198,7 @@ def build_foreach(node: tree.Foreach, scope: Scope, paths: bool) -> Code:
                             yield from extract.each(inner, state)
 
     codes = [source, init, update] if extract is None else [source, init, update, extract]
-    return many(each, max(tall(codes, 1 + (not bound.simple)), bound.height + 2))
+    return many(each, bound.with_room(tall(codes, 1 + (not bound.simple)), 2))
 
 
 def _environments(bound: Bound, env: Env, value: Any) -> Iterable[Env]:

@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from perdure.core.jq import library, tree
-from perdure.core.jq.code import Code, Env, Filter, Function, Parameter, Scope, Site, lift, many, product, single, tall
+from perdure.core.jq.code import (
+    CALL,
+    Code,
+    Env,
+    Filter,
+    Function,
+    Parameter,
+    Scope,
+    Site,
+    lift,
+    many,
+    product,
+    single,
+    tall,
+)
 from perdure.core.jq.forms import FORMS
 from perdure.core.jq.lexer import wrong
 from perdure.core.jq.limits import Meter
@@ -95,18 +109,18 @@ def _parameter(slot: int, paths: bool) -> Code:
         argument, inner = env[slot]
         return _entered(argument.code(paths), inner, item)
 
-    return many(each, 1)
+    return many(each, CALL)
 
 
 def _entered(code: Code, env: Env, item: Any) -> Iterator[Any]:
     meter: Meter = env[0]
-    height = tall([code], 0)
-    meter.enter(height)
+    reach = code.reach
+    meter.enter(reach, code.total)
     for found in code.each(env, item):
-        meter.depth -= height
+        meter.depth -= reach
         yield found
-        meter.depth += height
-    meter.depth -= height
+        meter.depth += reach
+    meter.depth -= reach
 
 
 def _function(function: Function, node: tree.Call, scope: Scope, paths: bool) -> Code:
@@ -120,18 +134,18 @@ def _function(function: Function, node: tree.Call, scope: Scope, paths: bool) ->
         return (*closure[1], closure, *arguments(env))
 
     if not body.gives_one(paths):
-        return many(lambda env, item: _entered(body.code(paths), environment(env), item), 1)
+        return many(lambda env, item: _entered(body.code(paths), environment(env), item), CALL)
     code = body.code(paths)
-    inner, height = code.one, code.height
+    inner, reach, total = code.one, code.height.reach, code.height.total
 
     def one(env: Env, item: Any) -> Any:
         meter: Meter = env[0]
-        meter.enter(height)
+        meter.enter(reach, total)
         found = inner(environment(env), item)  # type: ignore[misc]
-        meter.depth -= height
+        meter.depth -= reach
         return found
 
-    return single(one, 1)
+    return single(one, CALL)
 
 
 def _arguments(nodes: tuple[tree.Node, ...], scope: Scope) -> Callable[[Env], tuple[Any, ...]]:

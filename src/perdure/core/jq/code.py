@@ -21,22 +21,43 @@ One: TypeAlias = Callable[[Env, Any], Any]
 Each: TypeAlias = Callable[[Env, Any], Iterable[Any]]
 
 
+class Height:
+    """How many frames of Python a code takes: `total` at most, `reach` down to the calls in it, 0 if there are none.
+
+    Whoever is called runs below `reach`, so this is what a call adds to the depth; `total` must still have room there.
+    """
+
+    __slots__ = ("reach", "total")
+
+    def __init__(self, total: int, reach: int = 0) -> None:
+        self.total = total
+        self.reach = reach
+
+    def __add__(self, more: int) -> Height:
+        return Height(self.total + more, self.reach + more if self.reach else 0)
+
+
+#: A call of a function: one frame, and whatever is called is below it.
+CALL = Height(1, 1)
+
+
 class Code:
-    """`height` is how many frames of Python it takes at most, without those of the functions that it calls."""
+    __slots__ = ("each", "height", "one", "reach", "total")
 
-    __slots__ = ("each", "height", "one")
-
-    def __init__(self, one: One | None, each: Each, height: int) -> None:
+    def __init__(self, one: One | None, each: Each, height: int | Height) -> None:
         self.one = one
         self.each = each
-        self.height = height
+        self.height = Height(height) if isinstance(height, int) else height
+        # What `each` takes, at hand for calls: of a code that gives one it takes another frame.
+        self.total = self.height.total + (one is not None)
+        self.reach = self.height.reach + (one is not None) if self.height.reach else 0
 
 
-def single(one: One, height: int) -> Code:
+def single(one: One, height: int | Height) -> Code:
     return Code(one, lambda env, item: (one(env, item),), height)
 
 
-def many(each: Each, height: int) -> Code:
+def many(each: Each, height: int | Height) -> Code:
     return Code(None, each, height)
 
 
@@ -78,9 +99,12 @@ def product(codes: list[Code]) -> Each:
     return each
 
 
-def tall(codes: Iterable[Code], more: int = 1) -> int:
+def tall(codes: Iterable[Code], more: int = 1) -> Height:
     """The height of what calls these codes through `more` frames; `each` of one that gives one takes another frame."""
-    return max((code.height + (code.one is not None) for code in codes), default=0) + more
+    total = reach = 0
+    for code in codes:
+        total, reach = max(total, code.total), max(reach, code.reach)
+    return Height(total, reach) + more
 
 
 class Filter:

@@ -152,7 +152,9 @@ def _by(use: Callable[[Meter, list[Any], list[Any]], Any]) -> Form:
                 meter.make(1)
                 keys.append(list(body.each(env, item)))
             if type(value) is not list:
-                raise bad_pair(meter, value, keys, "cannot be sorted, as they are not both arrays")
+                looked = use is min_by or use is max_by
+                wanted = "cannot be iterated over" if looked else "cannot be sorted, as they are not both arrays"
+                raise bad_pair(meter, value, keys, wanted)
             return use(meter, value, keys)
 
         return site.wrap(single(one, tall([body], 2)))
@@ -203,7 +205,7 @@ def _walk(site: Site) -> Code:
 
     def walk(env: Env, value: Any) -> Iterator[Any]:
         meter: Meter = env[0]
-        meter.enter(3)
+        meter.enter(3, 3)
         if type(value) is list:
             meter.make(len(value))
             value = [found for item in value for found in walk(env, item)]
@@ -220,7 +222,7 @@ def _walk(site: Site) -> Code:
 
     def walk_one(env: Env, value: Any) -> Any:
         meter: Meter = env[0]
-        meter.enter(2)
+        meter.enter(2, 2)
         if type(value) is list:
             meter.make(len(value))
             value = [walk_one(env, item) for item in value]
@@ -268,6 +270,8 @@ def _simple(name: str) -> Form:
 
     def form(site: Site) -> Code:
         def one(env: Env, value: Any) -> Any:
+            if type(value) is not list and name in ("min", "max"):
+                raise bad_pair(env[0], value, value, "cannot be iterated over")
             if type(value) is not list:
                 raise bad(env[0], value, "cannot be sorted, as it is not an array")
             return by(env[0], value, value)

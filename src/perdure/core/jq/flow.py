@@ -100,30 +100,17 @@ def build_otherwise(node: tree.Otherwise, scope: Scope, paths: bool) -> Code:
     if first is not None and second is not None:
 
         def one(env: Env, item: Any) -> Any:
-            meter: Meter = env[0]
-            depth = meter.depth
-            try:
-                found = first(env, item)
-            except Raised:
-                meter.depth = depth
-            else:
-                if true(found[1] if paths else found):
-                    return found
-            return second(env, item)
+            found = first(env, item)
+            return found if true(found[1] if paths else found) else second(env, item)
 
         return single(one, height)
 
     def each(env: Env, item: Any) -> Iterator[Any]:
-        meter: Meter = env[0]
-        depth = meter.depth
         some = False
-        try:
-            for found in left.each(env, item):
-                if true(found[1] if paths else found):
-                    some = True
-                    yield found
-        except Raised:
-            meter.depth = depth
+        for found in left.each(env, item):
+            if true(found[1] if paths else found):
+                some = True
+                yield found
         if not some:
             yield from right.each(env, item)
 

@@ -65,15 +65,15 @@ def _first(site: Site) -> Code:
 
 
 def _last(site: Site) -> Code:
-    body = site.same(0)
+    body = site.value(0)
 
-    def each(env: Env, item: Any) -> Any:
+    def each(env: Env, value: Any) -> Any:
         found: tuple[Any, ...] = ()
-        for last in body.each(env, item):
+        for last in body.each(env, value):
             found = (last,)
         return found
 
-    return many(each, tall([body], 1))
+    return site.wrap(many(each, tall([body])))
 
 
 def _counted(name: str) -> Form:

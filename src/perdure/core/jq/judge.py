@@ -31,7 +31,7 @@ class Judge:
         self.flags = flags
         self.all = frozenset(map(chr, range(128))) | set(_SAMPLES) | set(_literals(tree))
         self.ambiguous = 0  # repetitions that the next character does not end
-        self.repeats = False
+        self.repeats = False  # whether there are others, which add the length of the text once
         self.factor = 1
 
     def sequence(self, items: list[Any], follow: frozenset[str], repeated: bool) -> None:
@@ -69,9 +69,9 @@ class Judge:
         if int(most) > int(least):
             decided = not inner & follow
             if many:
-                self.repeats = True
                 if not decided and repeated:
                     raise Refused("it has a repetition inside a repetition that may share characters")
+                self.repeats = self.repeats or decided
                 self.ambiguous += not decided
             elif not decided:
                 self.choice(2, repeated)

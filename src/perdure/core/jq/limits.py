@@ -72,14 +72,14 @@ class Meter:
                 f"the expression makes more than {self.limits.size:,} elements and characters: let it build less"
             )
 
-    def enter(self, frames: int) -> None:
-        """Go `frames` deeper, and count the call."""
+    def enter(self, reach: int, total: int) -> None:
+        """Count a call: what it calls in turn is `reach` frames deeper, and it needs room for `total` itself."""
         self.steps -= 1
         if self.steps < 0:
             self.weary()
-        self.depth += frames
-        if self.depth > self.limits.depth:
+        if self.depth + total > self.limits.depth:
             self.sunk()
+        self.depth += reach
 
     def weary(self) -> NoReturn:
         raise ExpressionError(

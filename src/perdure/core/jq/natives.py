@@ -113,10 +113,8 @@ def _reverse(meter: Meter, value: Any) -> Any:
     raise bad(meter, value, "has no length")
 
 
-def _flatten(meter: Meter, value: Any, depth: Any = None) -> list[Any]:
-    if depth is not None and type(depth) not in _NUMBERS:
-        raise bad_pair(meter, depth, 1, "cannot be subtracted")
-    if depth is not None and depth < 0:
+def _flatten(meter: Meter, value: Any, depth: Any = math.inf) -> list[Any]:
+    if compare(meter, depth, 0) < 0:
         raise Raised("flatten depth must not be negative")
     if type(value) not in (list, dict):
         raise Raised(f"Cannot iterate over {kind(value)} ({brief(meter, value)})")
@@ -131,7 +129,9 @@ def _flatten_into(meter: Meter, items: list[Any], depth: Any, flat: list[Any], l
     meter.work(len(items))
     meter.make(len(items))
     for item in items:
-        if type(item) is list and (depth is None or level < depth):
+        if type(item) is list and type(depth) not in _NUMBERS:
+            raise bad_pair(meter, depth, 1, "cannot be subtracted")
+        if type(item) is list and level < depth:
             _flatten_into(meter, item, depth, flat, level + 1)
         else:
             flat.append(item)
@@ -304,9 +304,7 @@ def _utf8bytelength(meter: Meter, value: Any) -> int:
 
 def _checked(test: Callable[[float], bool]) -> Callable[[Meter, Any], bool]:
     def check(meter: Meter, value: Any) -> bool:
-        if type(value) not in _NUMBERS:
-            raise bad(meter, value, "number required")
-        return test(to_float(value))
+        return type(value) in _NUMBERS and test(to_float(value))
 
     return check
 
@@ -314,14 +312,14 @@ def _checked(test: Callable[[float], bool]) -> Callable[[Meter, Any], bool]:
 def _bsearch(meter: Meter, value: Any, wanted: Any) -> int:
     if type(value) is not list:
         raise bad(meter, value, "cannot be searched from")
-    low, high = 0, len(value) - 1
-    while low <= high:
+    low, high = 0, len(value)
+    while low < high:
         middle = (low + high) // 2
         result = compare(meter, wanted, value[middle])
         if result == 0:
             return middle
         if result < 0:
-            high = middle - 1
+            high = middle
         else:
             low = middle + 1
     return -1 - low
@@ -331,10 +329,11 @@ def _transpose(meter: Meter, value: Any) -> list[Any]:
     if type(value) not in (list, dict):
         raise Raised(f"Cannot iterate over {kind(value)} ({brief(meter, value)})")
     rows = list(value.values()) if type(value) is dict else value
-    width = max((_length(meter, row) for row in rows), default=0)
-    meter.make(int(width) * (len(rows) + 1))
-    meter.work(int(width) * (len(rows) + 1))
-    return [[index(meter, row, place) for row in rows] for place in range(int(width))]
+    # Of a number the length is its amount, which need not be whole.
+    width = math.ceil(min(max((_length(meter, row) for row in rows), default=0), 2**31))
+    meter.make(width * (len(rows) + 1))
+    meter.work(width * (len(rows) + 1))
+    return [[index(meter, row, place) for row in rows] for place in range(width)]
 
 
 def _tojson(meter: Meter, value: Any) -> str:

@@ -385,6 +385,8 @@ class Parser:
             key = self.string(token.value)
         elif self.accept("("):
             key = self.query()
+            if isinstance(key, tree.Literal) and type(key.value) is not str:
+                raise wrong(self.text, token.at, "the key of an object is not a string")
             self.expect(")")
             self.expect(":")
             return key, self.entry_value()

@@ -38,8 +38,9 @@ class Program:
             self._code = build(parse(text), Scope(text, build).variable(*self.variables))
         except RecursionError:
             raise ExpressionError(_DEEP) from None
-        if self._code.height > limits.depth:
-            raise ExpressionError(f"the expression needs {self._code.height} frames, more than {limits.depth}")
+        height = self._code.height
+        if height.total > limits.depth:
+            raise ExpressionError(f"the expression is {height.total} frames deep, more than {limits.depth}")
 
     def __repr__(self) -> str:
         return f"Program({self.text!r})"
@@ -79,7 +80,7 @@ class Program:
 
     def _environment(self, variables: dict[str, Any]) -> Env:
         meter = Meter(self.limits)
-        meter.depth = self._code.height
+        meter.depth = self._code.height.reach
         if not variables and not self.variables:
             return (meter,)
         if len(variables) != len(self.variables) or any(name not in variables for name in self.variables):
