@@ -140,7 +140,7 @@ async def test_events_move_a_machine_to_its_end(world: World) -> None:
 
 async def test_an_event_that_the_state_does_not_take_is_in_the_log_as_rejected(world: World) -> None:
     run = await world.start(approval, Request(5))
-    await run.send("approve", roles=["manager"])
+    await run.send("approve", by="ann", roles=["manager"])
     await run.until("waiting")
     assert await rejected(run) == [("approve", "state draft takes submit")]
     assert await state_of(run) == "draft"
@@ -164,6 +164,14 @@ async def test_only_the_roles_of_a_transition_may_send_its_event(world: World) -
     assert await rejected(run) == [("approve", "only manager may send it")]
     with pytest.raises(EventRefused, match="only director or manager may send approve"):
         await run.send("approve", by="eve", roles=["clerk"])
+
+
+async def test_whoever_needs_a_role_has_to_say_who_it_is(world: World) -> None:
+    run = await world.start(approval, Request(5))
+    await run.send("submit")
+    with pytest.raises(EventRefused, match="does not say who sent it"):
+        await run.send("approve", roles=["manager", "director"])
+    assert await rejected(run) == []
 
 
 async def test_who_sent_an_event_with_which_roles_is_in_the_log(world: World) -> None:
@@ -218,7 +226,7 @@ async def test_leaving_a_state_cancels_its_timers_in_the_same_commit(world: Worl
     run = await world.start(approval, Request(5))
     await run.send("submit")
     await run.until("waiting")
-    await run.send("approve", roles=["manager"])
+    await run.send("approve", by="ann", roles=["manager"])
     await run.result()
     log = await run.log()
     timer = next(entry for entry in log if entry.type == "TimerStarted")

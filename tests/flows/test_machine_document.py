@@ -104,7 +104,7 @@ async def test_a_document_runs_like_any_machine(order: Any, world: World) -> Non
     assert (await run.state()).published == {"state": "paid", "total": 20}
     with pytest.raises(EventRefused, match="only packer may send ship"):
         await run.send("ship", validate="now")
-    await run.send("ship", roles=["packer"])
+    await run.send("ship", by="ann", roles=["packer"])
     assert await run.result() == {"receipt": "r-20", "items": 2}
     data = {"items": ["tea", "milk"], "total": 20, "by": "ann", "shelf": 2, "receipt": "r-20"}
     assert seen == [["reserve", ["tea", "milk"], ""], ["charge", 20, "ann"], ["tell", data]]
@@ -150,7 +150,7 @@ async def test_a_document_survives_a_crash_at_any_point(order: Any, world: World
     async def send(run: Run[Any]) -> None:
         await run.send("add", "milk", id="1")
         await run.send("pay", {"who": "ann"}, id="2")
-        await run.send("ship", roles=["packer"], id="3")
+        await run.send("ship", by="ann", roles=["packer"], id="3")
 
     report = await world.crash_everywhere(order, {"items": ["tea"], "total": 10}, send=send)
     assert report.status == "completed"

@@ -88,13 +88,13 @@ async def test_a_rehearsal_takes_the_path_of_the_real_run(world: World) -> None:
     seen.clear()
     first = {"items": ["tea"], "total": 10}
     results = {"document.reserve": {"shelf": 2}, "document.charge": "r-20", "document.tell": None}
-    cues = [Cue("add", "milk"), Cue("pay", {"who": "ann"}), Cue("ship"), Cue("ship", roles=("packer",))]
+    cues = [Cue("add", "milk"), Cue("pay", {"who": "ann"}), Cue("ship"), Cue("ship", by="pat", roles=("packer",))]
     done = rehearse(order, first, results={name: {"returns": one} for name, one in results.items()}, events=cues)
     assert seen == []
     run = await world.start(order, first)
     for cue in cues:
         await run.until("waiting")
-        await run.send(cue.name, cue.payload, roles=cue.roles)
+        await run.send(cue.name, cue.payload, by=cue.by, roles=cue.roles)
     assert await run.result() == done.result
     assert kinds(done.log) == kinds(await run.log())
     assert ("EventRejected", {"name": "ship", "reason": "only packer may send it"}) in kinds(done.log)

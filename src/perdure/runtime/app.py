@@ -311,23 +311,23 @@ class Perdure:
         """
         key = key_of(self._tenant(tenant), id)
         await self.open()
-        raw = await self._payload(key, name, payload, roles)
+        raw = await self._payload(key, name, payload, by, roles)
         self._limit(raw, f"the payload of {name}")
         if validate == "now":
-            await self._judge(key, name, roles)
+            await self._judge(key, name, by, roles)
         chosen = _checked(_ID, event_id or self.new_id(), "event id")
         letter = mail.EventLetter(name, raw, by, roles=tuple(roles))
         await self.post(key, chosen, letter, digest(name, bytes(raw)), connection)
         return chosen
 
-    async def _judge(self, key: str, name: str, roles: Sequence[str]) -> None:
+    async def _judge(self, key: str, name: str, by: str, roles: Sequence[str]) -> None:
         """Refuse what a machine that rests in its state does not take. One that is at work may be elsewhere soon."""
         head = await self.store.head(key)
         if head is None or head.holder is not None or head.mail or head.status != "open" or not head.state:
             return
         found = registry.find(head.definition)
         state = msgspec.json.decode(head.state).get("state")
-        if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, roles)):
+        if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, by, roles)):
             raise EventRefused(f"{key} does not take {name}: {reason}", key)
 
     async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
@@ -369,7 +369,7 @@ class Perdure:
         same = (there.name, bytes(there.payload)) == (letter.name, bytes(letter.payload))
         return "duplicate" if same else "conflict"
 
-    async def _payload(self, key: str, name: str, payload: Any, roles: Sequence[str] = ()) -> Raw:
+    async def _payload(self, key: str, name: str, payload: Any, by: str = "", roles: Sequence[str] = ()) -> Raw:
         """Checked against the workflow's declaration, where it declares its events."""
         raw = Raw(encode(payload))
         declared = registry.find(await self._definition(key))
@@ -378,7 +378,7 @@ class Perdure:
                 names = ", ".join(declared.events)
                 raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
             declared.events[name].decode(raw)
-        if isinstance(declared, Machine) and (reason := declared.refuses("", name, roles)):
+        if isinstance(declared, Machine) and (reason := declared.refuses("", name, by, roles)):
             raise EventRefused(f"{key} does not take {name}: {reason}", key)
         return raw
 

@@ -76,8 +76,13 @@ class Transition(Struct, eq=False):
     roles: frozenset[str]
     words: str = ""  # its condition, for people
 
-    def allows(self, event: Event) -> bool:
-        return not event.id or not self.roles or not self.roles.isdisjoint(event.roles)
+    def refuses(self, event: Event) -> str:
+        """Why this sender may not cause it. Whoever needs a role has to say who it is: the log answers for it."""
+        if not event.id or not self.roles:
+            return ""
+        if self.roles.isdisjoint(event.roles):
+            return f"only {' or '.join(sorted(self.roles))} may send it"
+        return "" if event.by else "it does not say who sent it (by=…)"
 
 
 class Timer(Struct, eq=False):
@@ -123,8 +128,8 @@ class Chart:
         reason = ""
         for node in leaf.line():
             for transition in node.on.get(event.name, ()):
-                if not transition.allows(event):
-                    reason = reason or f"only {' or '.join(sorted(transition.roles))} may send it"
+                if refused := transition.refuses(event):
+                    reason = reason or refused
                 elif transition.when is not None and not transition.when(context):
                     reason = reason or "the condition does not hold"
                 else:

@@ -211,7 +211,7 @@ class Machine(Described, Generic[D]):
             return self._output(data)
         return jq.Template(self._output).fill(Context(data, _NO_EVENT, None, self.codec).plain())
 
-    def refuses(self, state: str, name: str, roles: Sequence[str]) -> str:
+    def refuses(self, state: str, name: str, by: str, roles: Sequence[str]) -> str:
         """Why an event of this name is certainly not taken in this state, whatever it says; empty if it may be.
 
         Without a state: in no state at all.
@@ -224,10 +224,13 @@ class Machine(Described, Generic[D]):
             return (
                 self.chart.no_such(self.chart.nodes[state]) if state else f"{self.definition} takes no event {name!r}"
             )
-        if all(one.roles and one.roles.isdisjoint(roles) for one in transitions):
+        event = Event(name, None, "?", by, tuple(roles))
+        if not all(reasons := [one.refuses(event) for one in transitions]):
+            return ""
+        if all(one.roles.isdisjoint(roles) for one in transitions):
             wanted = sorted({role for one in transitions for role in one.roles})
             return f"only {' or '.join(wanted)} may send {name}"
-        return ""
+        return reasons[-1]
 
 
 def _signature(data: Any) -> Signature:
