@@ -24,7 +24,7 @@ from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
-from tests.docs import settings
+from tests.docs import pictures, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
 
@@ -60,6 +60,15 @@ def test_few_blocks_are_left_out() -> None:
 def test_hello_is_the_example(page: str) -> None:
     first = blocks((ROOT / page).read_text())[0]
     assert first.code == (ROOT / "examples/hello.py").read_text()
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_pictures_show_what_the_examples_define(name: str) -> None:
+    assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.drawn(name)
+
+
+def test_every_picture_is_drawn_from_an_example() -> None:
+    assert {path.stem for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
