@@ -4,6 +4,7 @@ from perdure import Perdure, action, workflow
 """
 
 from perdure.core.breaker import Breaker
+from perdure.core.cloudevents import CloudEvent
 from perdure.core.retry import Retry
 from perdure.errors import (
     ActionError,
@@ -51,6 +52,7 @@ __all__ = [
     "Breaker",
     "ChildFailed",
     "CircuitOpen",
+    "CloudEvent",
     "Contention",
     "Dead",
     "DeadPage",

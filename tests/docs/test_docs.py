@@ -193,7 +193,7 @@ def test_errors_in_the_log_have_the_documented_fields() -> None:
 
 #: What the engine's own parts call and authors do not.
 INTERNAL = {
-    Perdure: {"start_raw", "send_raw", "cancel_raw", "post", "fork", "news", "no_news", "new_id"},
+    Perdure: {"start_raw", "send_raw", "cancel_raw", "post", "deliver", "fork", "news", "no_news", "new_id"},
     Action: {"absent", "decode_result", "failure", "same_args"},
     Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "resume", "same_args", "undo_of"},
 }

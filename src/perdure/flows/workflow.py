@@ -20,11 +20,12 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core import guard
+from perdure.core.cloudevents import CloudEvent, source_of
 from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.commands import RestartWith
 from perdure.core.events import Error, Owed
 from perdure.core.failures import child_failed
-from perdure.core.records import id_of, tenant_of
+from perdure.core.records import id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import ExecutionError, UsageError
@@ -272,6 +273,13 @@ class WorkflowDecorator:
         """Ask another execution of the same tenant to cancel."""
         await _cancel(id, reason)
 
+    async def emit(self, type: str, data: Any = None, *, subject: str = "") -> CloudEvent:
+        """Let an event out, as a CloudEvent: to every sink of the application, at least once, with the same id.
+
+        Its id and its time are those of the call, so they stay the same however often it is delivered.
+        """
+        return await _emit(type, data, subject)
+
 
 def _returns(fn: Callable[[], Any]) -> Codec[Any]:
     try:
@@ -301,6 +309,17 @@ async def _cancel(id: str, reason: str) -> None:
     """Cancel another execution."""
     current = this_attempt("workflow.cancel()")
     await current.client.cancel_raw(current.tenant, id, reason, current.key)
+
+
+@action(name="perdure.emit", retries=20)
+async def _emit(type: str, data: Any, subject: str = "") -> CloudEvent:
+    """Let an event out."""
+    current = this_attempt("workflow.emit()")
+    source = source_of(key_of(current.tenant, current.execution))
+    asked_at = _EPOCH + timedelta(microseconds=current.asked_at)
+    event = CloudEvent(current.key, source, type, asked_at, data, subject)
+    await current.client.deliver(event)
+    return event
 
 
 workflow = WorkflowDecorator()

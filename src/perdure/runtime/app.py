@@ -14,16 +14,17 @@ import time
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import Raw, structs
 
 from perdure.core import copies, events as ev, letters as mail, patches, summary
+from perdure.core.cloudevents import CloudEvent
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Head, Hint, Mail, Query, Row, Sent, ShownStatus, Start, Started, key_of
@@ -62,6 +63,8 @@ _LOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Executions whose workflow an application keeps in mind.
 _REMEMBERED = 10_000
+
+Sink: TypeAlias = Callable[[CloudEvent], Awaitable[None]]
 
 log = logging.getLogger("perdure.app")
 patches.install()
@@ -106,6 +109,7 @@ class Perdure:
         self._listener: asyncio.Task[None] | None = None
         self._definitions: OrderedDict[str, str] = OrderedDict()
         self._ends = Ends(self.settings.grace)
+        self._sinks: list[tuple[frozenset[str], Sink]] = getattr(self, "_sinks", [])  # kept when it is connected anew
 
     def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
         if store is not None and not isinstance(store, str):
@@ -401,6 +405,25 @@ class Perdure:
         if not isinstance(self.store, Joining):
             raise UsageError("connection= needs a store on PostgreSQL, the database of that connection")
         return self.store
+
+    # Events that leave.
+
+    def sink(self, fn: Sink | None = None, *, types: Sequence[str] = ()) -> Any:
+        """Decorate an `async def` that takes a CloudEvent: it gets what workflows emit, or only events of these types.
+
+        An event that a sink does not take (it raises) is delivered again later, to all of them, with the same id.
+        """
+
+        def add(sink: Sink) -> Sink:
+            self._sinks.append((frozenset(types), sink))
+            return sink
+
+        return add if fn is None else add(fn)
+
+    async def deliver(self, event: CloudEvent) -> None:
+        for types, sink in self._sinks:
+            if not types or event.type in types:
+                await sink(event)
 
     # Finding.
 

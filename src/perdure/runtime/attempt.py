@@ -156,6 +156,11 @@ class Running:
         return self.asked.attempts + 1
 
     @property
+    def asked_at(self) -> int:
+        """When the workflow asked for it: the same for every attempt."""
+        return self.asked.at
+
+    @property
     def args(self) -> Raw:
         return self.asked.args
 

@@ -50,6 +50,7 @@ class Task(Struct, frozen=True):
     tenant: str
     execution: str
     number: int
+    asked_at: int
     progress: Raw
 
 
@@ -98,6 +99,7 @@ class Inside:
         self.tenant = task.tenant
         self.execution = task.execution
         self.number = task.number
+        self.asked_at = task.asked_at
         self.progress: Any = msgspec.json.decode(task.progress)
         self.connection: Any = None  # a transaction cannot cross over
         self._answers = answers

@@ -48,6 +48,8 @@ class Call(Protocol):
     @property
     def number(self) -> int: ...
     @property
+    def asked_at(self) -> int: ...
+    @property
     def progress(self) -> Any: ...
     def beat(self, details: Any) -> None: ...
 
@@ -190,7 +192,9 @@ class _Process:
 
 def _as_task(call: Call) -> Task:
     place, progress = place_of(call.action), Raw(msgspec.json.encode(call.progress))
-    return Task(place, call.args, call.key, call.fence, call.tenant, call.execution, call.number, progress)
+    return Task(
+        place, call.args, call.key, call.fence, call.tenant, call.execution, call.number, call.asked_at, progress
+    )
 
 
 def place_of(action: Action[..., Any]) -> Place:
