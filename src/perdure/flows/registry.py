@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from perdure.core.records import ACTION
+from perdure.core.records import ACTION, PUBLISHED
 from perdure.errors import NotRegistered, UsageError
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class Registry:
         return [f"{name}@{version}" for name, version in self._workflows]
 
     def served(self) -> list[str]:
-        """All that a worker with this registry can run: workflows, and actions that run apart."""
+        """All that a worker with this registry can run: workflows, actions that run apart, whatever was published."""
         actions = [f"{ACTION}{one.name}@{one.version}" for known in self._actions.values() for one in known]
-        return [*self.definitions(), *dict.fromkeys(actions)]
+        return [*self.definitions(), *dict.fromkeys(actions), PUBLISHED]
 
     def workflows(self) -> Iterator[Workflow[..., Any]]:
         return iter(list(self._workflows.values()))

@@ -37,6 +37,7 @@ from perdure.core.records import (
     Started,
     Status,
     lane_of,
+    served_as,
     tenant_of,
 )
 from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
@@ -67,6 +68,7 @@ class _Execution:
 
     def __init__(self, start: Start, now: int, due: int) -> None:
         self.start = start
+        self.served = start.queue, served_as(start.definition)
         self.status: Status = start.status
         self.base = start.base
         self.state = start.state
@@ -107,7 +109,7 @@ class _Agenda:
     def note(self, it: _Execution) -> None:
         due = it.earliest()
         if due != it.noted and due is not None:
-            heappush(self._heaps.setdefault((it.start.queue, it.start.definition), []), (due, it.start.key))
+            heappush(self._heaps.setdefault(it.served, []), (due, it.start.key))
         it.noted = due
 
     def first(self, queues: Sequence[str], definitions: Sequence[str]) -> tuple[int, _Execution] | None:
@@ -121,7 +123,7 @@ class _Agenda:
             if first is None or first[0] > now:
                 return
             it = first[1]
-            heappop(self._heaps[it.start.queue, it.start.definition])
+            heappop(self._heaps[it.served])
             it.noted = None
             yield it
 

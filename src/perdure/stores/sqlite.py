@@ -45,6 +45,7 @@ from perdure.core.records import (
     Start,
     Started,
     lane_of,
+    served_as,
     tenant_of,
 )
 from perdure.errors import (
@@ -308,7 +309,7 @@ class _Transaction:
                 "insert into wakes (key, queue, definition, due, token, lane, born) values (?, ?, ?, ?, ?, ?, ?)",
                 start.key,
                 start.queue,
-                start.definition,
+                served_as(start.definition),
                 due,
                 token,
                 lane := lane_of(start),
@@ -347,7 +348,7 @@ class _Transaction:
 
     def hold(self, key: str, me: str, lease: int, known: tuple[int, int] | None) -> HoldAnswer:
         wake = self._first(
-            "select w.token, w.holder, w.due, w.lapses, w.definition, w.queue,"
+            "select w.token, w.holder, w.due, w.lapses, h.definition, w.queue,"
             " h.status, h.base, h.parent, h.parent_ref, h.changed_at, w.lane"
             " from wakes w join heads h on h.key = w.key where w.key = ?",
             key,

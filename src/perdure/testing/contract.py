@@ -1067,6 +1067,37 @@ class _Waking(_StoreTests):
         assert await store.claim(QUEUES, ["order@2"], 10, GRACE) == [Due(ONE, "default")]
 
     @scenario
+    async def test_what_was_published_is_served_under_one_word(self, store: Store) -> None:
+        await store.start([begin(ONE, definition="published:order@2"), begin(TWO)], GRACE)
+        assert await store.next_due(QUEUES, ["published:"]) == (await head_of(store, ONE)).due
+        self.advance(3)
+        assert await store.claim(QUEUES, ["published:order@2"], 10, GRACE) == []
+        assert await store.claim(QUEUES, ["published:"], 10, GRACE) == [Due(ONE, "default")]
+
+    @scenario
+    async def test_a_hold_and_a_head_name_what_was_published_in_full(self, store: Store) -> None:
+        hand = await begun(store, definition="published:order@2")
+        assert hand.held.definition == "published:order@2"
+        assert (await head_of(store)).definition == "published:order@2"
+        await hand.park()
+        assert (await take(store)).held.definition == "published:order@2"
+
+    @scenario
+    async def test_mail_for_what_was_published_is_claimed_under_one_word(self, store: Store) -> None:
+        await (await begun(store, definition="published:order@2")).park()
+        await accepted(store, letter())
+        self.advance(3)
+        assert await store.claim(QUEUES, ["published:"], 10, GRACE) == [Due(ONE, "default")]
+
+    @scenario
+    async def test_a_published_child_is_served_under_one_word(self, store: Store) -> None:
+        hand = await begun(store)
+        await hand.park(children=[begin(TWO, definition="published:parcel@1")])
+        self.advance(3)
+        assert await store.claim(QUEUES, ["published:"], 10, GRACE) == [Due(TWO, "default")]
+        assert (await take(store, TWO)).held.definition == "published:parcel@1"
+
+    @scenario
     async def test_a_claim_frees_a_lapsed_hold(self, store: Store) -> None:
         hand = await begun(store)
         self.advance(31)

@@ -8,7 +8,7 @@
 
 -- Starts executions; answers the keys that were there before, with their shas. `floor` is the highest fence that the
 -- rows bring along: the first token is above it, and above every token of an execution that had this key long ago.
--- `places` is the order of the starts, which is that of a lane.
+-- `places` is the order of the starts, which is that of a lane. Whatever was published is served under one word.
 create function start(
   keys text[], tenants text[], workflows text[], definitions text[], queues text[], statuses text[], shas text[],
   parents text[], refs bigint[], lanes text[], bases bigint[], states bytea[], results bytea[], floors bigint[],
@@ -42,7 +42,7 @@ begin
     end if;
   end if;
   insert into wakes (key, queue, definition, due, token, lane, born)
-    select k, q, d, now + grace, greatest(now, f), l, greatest(now, f,
+    select k, q, case when d ^@ 'published:' then 'published:' else d end, now + grace, greatest(now, f), l, greatest(now, f,
              1 + (select max(w.born) from wakes w where l is not null and w.lane = l)) + n
     from unnest(keys, queues, definitions, floors, lanes, statuses, places) u(k, q, d, f, l, s, n)
     where s not in ('completed', 'failed', 'cancelled') and k <> all (old);
