@@ -6,6 +6,8 @@
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
     │   │   ├── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
     │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
+    │   ├── DefinitionNotFound    no definition of that name and version was published
+    │   ├── DefinitionConflict    a published version is something else than what it should be
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   └── SettingsError         an unknown or ill-typed setting
@@ -15,6 +17,7 @@
     │   ├── ExecutionEnded        it has ended and takes no more events
     │   ├── EventConflict         the event id was used before with another payload
     │   ├── EventRefused          a machine does not take the event, in this state or from this sender
+    │   ├── MigrationRefused      it cannot go on with another version of its definition, now or at all
     │   ├── ExecutionFailed       what result() raises for a failed run
     │   ├── ExecutionCancelled    what result() raises for a cancelled run
     │   └── ExecutionStuck        what result() raises for a run that needs a person
@@ -82,6 +85,14 @@ class ExpressionError(InvalidValue):
         self.position = position
 
 
+class DefinitionNotFound(UsageError):
+    """No definition of this name and version was published for this tenant."""
+
+
+class DefinitionConflict(UsageError):
+    """A published version is something else than what it should be: versions never change."""
+
+
 class LimitReached(UsageError):
     """One of the limits in Settings."""
 
@@ -120,6 +131,14 @@ class EventConflict(ExecutionError):
 
 class EventRefused(ExecutionError):
     """A machine does not take the event: not in the state it is in, or not from whoever sent it."""
+
+
+class MigrationRefused(ExecutionError):
+    """The execution cannot go on with another version of its definition; `problems` says why."""
+
+    def __init__(self, message: str, key: str = "", problems: Sequence[Any] = ()) -> None:
+        super().__init__(message, key)
+        self.problems = list(problems)
 
 
 class ExecutionFailed(ExecutionError):

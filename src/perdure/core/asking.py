@@ -140,7 +140,11 @@ class Asking:
             await self._refuse()
         asked = self._ask("child", workflow, args)
         self.children[asked.ref] = asked
-        self._emit_once(ev.ChildStarted(asked.ref, f"{id_of(self.key)}.{asked.ref}", workflow.name, version, args))
+        # The definition of a published child is found by its hash, and its queue by nobody's code.
+        published: str = getattr(workflow, "hash", "")
+        queue: str = getattr(workflow, "queue", "") if published else ""
+        id = f"{id_of(self.key)}.{asked.ref}"
+        self._emit_once(ev.ChildStarted(asked.ref, id, workflow.name, version, args, queue, published))
         try:
             return await asked.future
         except asyncio.CancelledError:

@@ -298,22 +298,27 @@ class Replay(Asking):
             kept_back = [event for event, _ in self._backlog if isinstance(event, ev.EventReceived)]
             self._backlog.clear()
             self.buffer += [_received(event) for event in kept_back]
-            return ev.Restarted(
-                error.input,
-                self.loop.ref,
-                self.draws,
-                self.began,
-                self.definition.name,
-                self.definition.version,
-                list(self.buffer),
-                [name for name, taken in self._patches.items() if taken],
-                Raw(_encode_json(self.published)),
-                self.cancel,
-                "" if self.seed == self.key else self.seed,
-                self.hash,
-                error.undos,
-            )
+            return self.restarted(error.input, error.undos, self.definition.version, self.hash)
         return ev.Failed(describe(error), self.kept)
+
+    def restarted(self, input: Raw, undos: list[ev.Owed], version: int, hash: str, by: str = "") -> ev.Restarted:
+        """A checkpoint of what is here, for this version of the definition."""
+        return ev.Restarted(
+            input,
+            self.loop.ref,
+            self.draws,
+            self.began,
+            self.definition.name,
+            version,
+            list(self.buffer),
+            [name for name, taken in self._patches.items() if taken],
+            Raw(_encode_json(self.published)),
+            self.cancel,
+            "" if self.seed == self.key else self.seed,
+            hash,
+            undos,
+            by,
+        )
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome

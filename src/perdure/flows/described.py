@@ -54,6 +54,7 @@ class Described(Workflow[..., Any]):
         self.queue = queue
         self.description = description
         self.signature = Signature(_input)
+        self.signature.name = name
         self.events = {}
         self.content = content
         self.bounds = dict(bounds)
@@ -94,6 +95,9 @@ class Described(Workflow[..., Any]):
     def again(self, running: Replay, position: Raw) -> Coroutine[Any, Any, Any]:
         """Run from a checkpoint."""
         raise NotImplementedError
+
+    def check_input(self, value: Any) -> None:
+        """Raise InvalidValue if no execution can begin with this."""
 
     def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
         """As a picture; `current` maps states or nodes to their marks."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 import yaml
@@ -24,10 +24,8 @@ from perdure.errors import InvalidValue
 #: What a text, or the data of it, may have at most.
 LENGTH, DEPTH, VALUES = 256 * 1024, 64, 10_000
 
-Plain: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 
-
-def read(text: str | bytes, name: str = "definition") -> Plain:
+def read(text: str | bytes, name: str = "definition") -> Any:
     """The data of a text. JSON if its name or its first character says so, else YAML."""
     size = len(text)
     if size <= LENGTH and isinstance(text, str):
@@ -157,7 +155,7 @@ class _Json:
             case '"':
                 return self._string()
             case "":
-                self._refuse("it ends too early")
+                return self._refuse("it ends too early")
             case _:
                 return self._number_or_word()
 

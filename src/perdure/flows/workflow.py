@@ -43,6 +43,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Workflow(Generic[P, R]):
     """A registered definition. Awaited in a workflow it is a child; anywhere else it is just the function."""
 
+    hash: str = ""  # of the content of a definition that is data, if it was published
+
     def __init__(
         self,
         fn: Callable[P, Coroutine[Any, Any, R]],
@@ -320,6 +322,13 @@ async def _emit(type: str, data: Any, subject: str = "") -> CloudEvent:
     event = CloudEvent(current.key, source, type, asked_at, data, subject)
     await current.client.deliver(event)
     return event
+
+
+@action(name="perdure.find_definition", retries=20, fatal=(UsageError,))
+async def find_definition(name: str, version: int | None = None) -> dict[str, Any]:
+    """Which version of a workflow stands behind a name now: its `version`, `hash` (if it was published) and `queue`."""
+    current = this_attempt("find_definition()")
+    return await current.client.find_definition(current.tenant, name, version)
 
 
 workflow = WorkflowDecorator()

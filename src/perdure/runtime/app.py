@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
 
 import msgspec
 from msgspec import Raw, structs
@@ -27,8 +27,22 @@ from perdure.core import copies, events as ev, letters as mail, patches, summary
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import End, Head, Hint, Mail, Query, Row, Sent, ShownStatus, Start, Started, key_of
+from perdure.core.records import (
+    PUBLISHED,
+    End,
+    Head,
+    Hint,
+    Mail,
+    Query,
+    Row,
+    Sent,
+    ShownStatus,
+    Start,
+    Started,
+    key_of,
+)
 from perdure.errors import (
+    DefinitionNotFound,
     EventConflict,
     EventRefused,
     ExecutionEnded,
@@ -36,9 +50,11 @@ from perdure.errors import (
     ExecutionNotFound,
     InvalidValue,
     LimitReached,
+    NotRegistered,
     StoreError,
     UsageError,
 )
+from perdure.flows.described import Described
 from perdure.flows.machine import Machine
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
@@ -47,9 +63,11 @@ from perdure.runtime import dead as letters, urls
 from perdure.runtime.batch import Batch
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
+from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.pair import Pair
+from perdure.runtime.published import Lost, Published, Ref, ref_of
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.states import States
@@ -104,6 +122,9 @@ class Perdure:
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
+        self.published = Published(self.store)
+        #: Workflows that are data, published at run time.
+        self.definitions = Definitions(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -178,7 +199,17 @@ class Perdure:
         await self._hang_up()
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
-        worker = Worker(self.me, self.store, self.stream, registry, settings, self.clock, self, self._ends.came)
+        worker = Worker(
+            self.me,
+            self.store,
+            self.stream,
+            registry,
+            settings,
+            self.clock,
+            self,
+            self.published,
+            self._ends.came,
+        )
         await worker.start()
         self.worker = worker
         mending = asyncio.create_task(self._redrive_mended(), name="perdure-mend")
@@ -206,6 +237,7 @@ class Perdure:
 
     # Starting and sending.
 
+    @overload
     async def start(
         self,
         workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
@@ -215,18 +247,41 @@ class Perdure:
         connection: Any = None,
         tenant: str | None = None,
         by: str = "",
-    ) -> Run[R]:
+    ) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        *args: Any,
+        version: int | None = None,
+        id: str | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+        tenant: str | None = None,
+        by: str = "",
+    ) -> Run[Any]: ...
+    async def start(  # type: ignore[misc]  # mypy does not see that *args takes any arguments
+        self,
+        workflow: Callable[..., Coroutine[Any, Any, Any]] | str,
+        *args: Any,
+        version: int | None = None,
+        id: str | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+        tenant: str | None = None,
+        by: str = "",
+    ) -> Run[Any]:
         """Start an execution. Idempotent by id: the same workflow and input give the same run.
 
-        Executions of one `lane` run one at a time, in the order of their starts. With a `connection` (asyncpg) to the
-        same PostgreSQL it is started in the transaction of that connection: both happen or neither.
+        A name stands for a workflow of this process, or else for a definition that was published: its newest version
+        that is not deprecated, or the `version` that is asked for. Executions of one `lane` run one at a time, in the
+        order of their starts. With a `connection` (asyncpg) to the same PostgreSQL it is started in the transaction of
+        that connection: both happen or neither.
         """
-        if not isinstance(workflow, Workflow):
-            raise UsageError("start() takes a workflow: decorate the function with @workflow")
-        definition: Workflow[..., R] = workflow
+        home = self._tenant(tenant)
+        definition = await self._wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
-        definition.signature.decode(input)
-        key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
+        key = key_of(home, _checked(_ID, id or self.new_id(), "execution id"))
         created = await self._start(definition, input, key, by, lane, connection)
         return Run(self, key, definition.signature.returns, created and self._ends.expects(key))
 
@@ -241,17 +296,53 @@ class Perdure:
         tenant: str | None = None,
         by: str = "",
     ) -> Run[Any]:
-        """Start by name: the newest version unless one is named; `input` is the JSON of the arguments, a list."""
-        definition = registry.workflow(name, version)
-        raw = Raw(encode(input))
-        definition.signature.decode(raw)
-        key = key_of(self._tenant(tenant), _checked(_ID, id or self.new_id(), "execution id"))
-        await self._start(definition, raw, key, by, lane)
+        """Like `start` with a name; `input` is the JSON of the arguments, a list."""
+        home = self._tenant(tenant)
+        definition = await self._wanted(name, version, home)
+        key = key_of(home, _checked(_ID, id or self.new_id(), "execution id"))
+        await self._start(definition, Raw(encode(input)), key, by, lane)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
-        definition = registry.workflow(workflow, version)
+        definition = await self._wanted(workflow, version, tenant)
         await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
+
+    async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
+        found = await self._wanted(name, version, tenant)
+        return {"version": found.version, "hash": found.hash, "queue": found.queue}
+
+    async def _wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
+        """The workflow itself, or that of a name: in this process, or else published."""
+        if isinstance(workflow, Workflow):
+            if version not in (None, workflow.version):
+                raise UsageError(f"{workflow.definition} is given, but version {version} is asked for: give its name")
+            found: Workflow[..., Any] = workflow
+            return found
+        if not isinstance(workflow, str):
+            raise UsageError("start() takes a workflow: decorate the function with @workflow; or a name")
+        try:
+            return registry.workflow(workflow, version)
+        except NotRegistered as error:
+            return await self._published(workflow, version, tenant, error)
+
+    async def _published(
+        self, name: str, version: int | None, tenant: str, not_code: NotRegistered
+    ) -> Workflow[..., Any]:
+        if self._opened is not asyncio.get_running_loop():
+            await self.open()
+        if version is None:
+            index = await self.published.index(tenant, name)
+            if index.newest is None and index.versions:
+                raise DefinitionNotFound(
+                    f"every version of the definition {name!r} is deprecated: ask for one by number, or restore it"
+                )
+            version = index.newest.version if index.newest is not None else None
+        found = None if version is None else await self.published.one(Ref(tenant, name, version))
+        if isinstance(found, Lost) and not isinstance(found.why, DefinitionNotFound):
+            raise found.why
+        if found is None or isinstance(found, Lost):
+            raise NotRegistered(f"{not_code}; and no such definition was published for tenant {tenant!r}")
+        return found
 
     async def _start(
         self,
@@ -264,9 +355,13 @@ class Perdure:
     ) -> bool:
         if self._opened is not asyncio.get_running_loop():
             await self.open()
-        registry.use(definition)
+        args, kwargs = definition.signature.decode(input)
+        if isinstance(definition, Described):
+            definition.check_input(next(iter((*args, *kwargs.values())), None))
+        if not definition.hash:
+            registry.use(definition)
         self._limit(input, f"the input of {definition.name}")
-        first = ev.Started(definition.name, definition.version, input, by)
+        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash)
         start = summary.begin(key, first, definition.queue, self.clock.now())
         if lane is not None:
             start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
@@ -376,18 +471,25 @@ class Perdure:
     async def _payload(self, key: str, name: str, payload: Any, by: str = "", roles: Sequence[str] = ()) -> Raw:
         """Checked against the workflow's declaration, where it declares its events."""
         raw = Raw(encode(payload))
-        declared = registry.find(await self._definition(key))
-        if declared is not None and declared.events:
-            if name not in declared.events:
-                names = ", ".join(declared.events)
-                raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
-            declared.events[name].decode(raw)
-        if isinstance(declared, Machine) and (reason := declared.refuses("", name, by, roles)):
-            raise EventRefused(f"{key} does not take {name}: {reason}", key)
+        definition = await self._definition(key)
+        try:
+            _check_payload(await self._declared(key, definition), key, name, raw, by, roles)
+        except (InvalidValue, EventRefused):
+            # What was published may have been replaced by another version meanwhile; only the log knows.
+            if not definition.startswith(PUBLISHED):
+                raise
+            current = (await self.states.at(key, None)).definition
+            self._remember(key, current)
+            _check_payload(await self._declared(key, current), key, name, raw, by, roles)
         return raw
 
+    async def _declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
+        if not definition.startswith(PUBLISHED):
+            return registry.find(definition)
+        return await self.published.one(ref_of(key, definition))
+
     async def _definition(self, key: str) -> str:
-        """Which workflow an execution runs. It never changes, so it is asked for once."""
+        """Which workflow an execution runs. Code never changes its version, so it is asked for once."""
         if (known := self._definitions.get(key)) is not None:
             return known
         head = await self.store.head(key)
@@ -680,6 +782,18 @@ def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:
             f" {'_-' if what == 'tenant' else '_.:@~-'}, and is at most {64 if what == 'tenant' else 200} long"
         )
     return text
+
+
+def _check_payload(
+    declared: Workflow[..., Any] | None, key: str, name: str, payload: Raw, by: str, roles: Sequence[str]
+) -> None:
+    if declared is not None and declared.events:
+        if name not in declared.events:
+            names = ", ".join(declared.events)
+            raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
+        declared.events[name].decode(payload)
+    if isinstance(declared, Machine) and (reason := declared.refuses("", name, by, roles)):
+        raise EventRefused(f"{key} does not take {name}: {reason}", key)
 
 
 def _read_cursor(cursor: str | None, tenant: str) -> tuple[int, str] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
@@ -24,11 +24,21 @@ from perdure.core.commands import Asked
 from perdure.core.loop import turns
 from perdure.core.records import ACTION, Commit, End, Held, Mail, Park, Row, Start, Status, id_of, key_of, tenant_of
 from perdure.core.replay import Replay
-from perdure.errors import LimitReached, NeverWakes, Nondeterminism, PerdureError, Undecodable
+from perdure.errors import (
+    DefinitionConflict,
+    DefinitionNotFound,
+    LimitReached,
+    NeverWakes,
+    Nondeterminism,
+    PerdureError,
+    Undecodable,
+)
 from perdure.flows.apart import Apart, args_of, order
+from perdure.flows.described import Described
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import Attempts, Running, key_of_call
 from perdure.runtime.metrics import Metrics
+from perdure.runtime.migration import checkpoint
 from perdure.runtime.settings import Settings
 
 _encode = msgspec.json.encode
@@ -37,6 +47,8 @@ _CAUSES: dict[type[PerdureError], str] = {
     NeverWakes: "never-wakes",
     Undecodable: "undecodable",
     LimitReached: "limit",
+    DefinitionNotFound: "definition",
+    DefinitionConflict: "definition",
 }
 FAULTS = tuple(_CAUSES)
 
@@ -62,6 +74,7 @@ class Resident:
         self.key = held.key
         self.token = held.token
         self.workflow = workflow
+        self.queue = held.queue
         self.parent, self.parent_ref = held.parent, held.parent_ref
         self.lane = held.lane
         self.replay: Replay | None = None
@@ -103,6 +116,8 @@ class Resident:
         self._offspring: set[int] = set()  # children that the log shows as open
         self._apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
         self._parent_queue = ""
+        self._offered: dict[tuple[int, str], Described] = {}  # versions that letters ask for
+        self._migrated = False  # since the last commit
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
@@ -126,6 +141,11 @@ class Resident:
             if letter.id not in self._seen:
                 self._seen.add(letter.id)
                 self._letters.append(letter)
+
+    def offer(self, versions: Sequence[Described]) -> None:
+        """Other versions of its definition, for letters that ask for them."""
+        for one in versions:
+            self._offered[one.version, one.hash] = one
 
     def again(self, held: Held, now: int) -> None:
         """Held once more, by the same worker, with the replay still in memory."""
@@ -169,10 +189,10 @@ class Resident:
     def queue_of(self, key: str) -> str:
         """Where a letter of ours is expected; a wrong guess costs a detour."""
         if key == self.parent:
-            return self._parent_queue or self.workflow.queue
+            return self._parent_queue or self.queue
         ref = key.removeprefix(f"{self.key}.")
         child = self.replay.children.get(int(ref)) if self.replay is not None and ref.isdecimal() else None
-        return child.spec.queue if child is not None else self._sent.get(key, self.workflow.queue)
+        return child.spec.queue if child is not None else self._sent.get(key, self.queue)
 
     def wants(self, ref: int) -> bool:
         return self.replay is not None and ref in self.replay.actions and not self._ending()
@@ -234,7 +254,9 @@ class Resident:
         """All of the last `prepare` is durable."""
         if self.house.settings.replay_always:
             self.history.extend(self.rows)
-        self.rows, self._fired, self._shown = [], None, None
+            if self._migrated:  # what was before is of another version
+                self.history = _since_restart(self.history)
+        self.rows, self._fired, self._shown, self._migrated = [], None, None, False
         if self._done:
             self._done = []
         if self._children:
@@ -430,9 +452,7 @@ class Resident:
         action = asked.spec
         self._append(ev.ActionScheduled(asked.ref, action.name, asked.args, queue), now)
         input = order(action, asked.args, key_of_call(self.key, asked.ref, action.name), self.key)
-        first = ev.Started(
-            ACTION + action.name, action.version, input, parent=self.key, parent_queue=self.workflow.queue
-        )
+        first = ev.Started(ACTION + action.name, action.version, input, parent=self.key, parent_queue=self.queue)
         self._children.append(summary.begin(self._apart_key(asked.ref), first, queue, self.at, asked.ref))
 
     def _apart_key(self, ref: int) -> str:
@@ -499,6 +519,8 @@ class Resident:
             case mail.CancelLetter():
                 if wish.stuck in (0, self._stuck_since):
                     self._cancel(wish, now, letter.id)
+            case mail.MigrateLetter():
+                self._migrate(wish, now, letter.id)
             case mail.RedriveLetter():
                 if self.stuck is not None and not self._ending():
                     self._redrive(wish, now, letter.id)
@@ -517,6 +539,28 @@ class Resident:
             self._recall(sorted(self._apart))
             self.replay = Replay(self.key, self.workflow, self.house.settings.limits)
             self.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=self.version - 1)
+
+    def _migrate(self, wish: mail.MigrateLetter, now: int, message_id: str) -> None:
+        """Go on with another version from here, or leave everything as it is and say why."""
+        replay, new = self.replay, self._offered.get((wish.version, wish.hash))
+        if replay is None or new is None:
+            why = "it is stuck" if replay is None else f"version {wish.version} is not at hand"
+            self._write(ev.EventRejected(message_id, "migrate", why), now, message_id)
+            return
+        row, problems = checkpoint(replay, new, wish.by, max(self.at, now), self.house.settings.limits)
+        if row is None:
+            why = "; ".join(map(str, problems))
+            self._write(ev.EventRejected(message_id, "migrate", why), now, message_id)
+            return
+        self._recall(sorted(self._apart))
+        self._write(row, now, message_id)
+        self.workflow = replay.definition = new
+        self._migrated = True
+        try:
+            replay.feed(row, self.version, self.at)
+            self._take(now)
+        except FAULTS as fault:
+            self._stick(fault, now)
 
     def _redrive(self, wish: mail.RedriveLetter, now: int, message_id: str) -> None:
         """Not in this memory, which does not fit the log: it is parked, due at once, and loaded afresh."""
@@ -573,11 +617,11 @@ class Resident:
                 continue
             how = asked.spec.how
             if ref in self._crowded:
-                self._send_apart(asked, how.queue or self.workflow.queue, now)
+                self._send_apart(asked, how.queue or self.queue, now)
                 continue
             elsewhere = how.queue and how.queue not in self.house.settings.queue_names
             if elsewhere or asked.spec.absent:
-                self._send_apart(asked, how.queue or self.workflow.queue, now)
+                self._send_apart(asked, how.queue or self.queue, now)
                 continue
             if not how.at_most_once:
                 continue
@@ -658,12 +702,17 @@ class Resident:
     def _child(self, started: ev.ChildStarted) -> Start:
         assert self.replay is not None
         asked = self.replay.children.get(started.ref)
-        queue = self.workflow.queue
-        if asked is not None:
-            queue = asked.spec.queue
+        queue = started.queue or self.queue
+        if asked is not None and not started.hash:
+            queue = started.queue or asked.spec.queue
             self.house.use(asked.spec)
         first = ev.Started(
-            started.workflow, started.version, started.input, parent=self.key, parent_queue=self.workflow.queue
+            started.workflow,
+            started.version,
+            started.input,
+            parent=self.key,
+            parent_queue=self.queue,
+            hash=started.hash,
         )
         return summary.begin(key_of(tenant_of(self.key), started.id), first, queue, self.at, started.ref)
 
@@ -685,7 +734,12 @@ _NOTED_TYPES = frozenset(
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in _NOTED_TYPES)
 _STUCK, _REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
-_STARTED = ev.NUMBERS[ev.Started]
+_STARTED, _RESTARTED = ev.NUMBERS[ev.Started], ev.NUMBERS[ev.Restarted]
+
+
+def _since_restart(rows: list[Row]) -> list[Row]:
+    places = [place for place, row in enumerate(rows) if row.type % 1000 == _RESTARTED]
+    return rows[places[-1] :] if places else rows
 
 
 def _unknown(asked: Asked) -> ev.Event:

@@ -21,7 +21,7 @@ from perdure.errors import (
     ExecutionStuck,
     UsageError,
 )
-from perdure.runtime import dead
+from perdure.runtime import dead, migration
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -200,6 +200,14 @@ class Run(Generic[R_co]):
     ) -> Run[R_co]:
         """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
         return await self._app.fork(self, at, edit or {}, id, by)
+
+    async def migrate(self, version: int, *, by: str = "", timeout: Duration | None = None) -> None:
+        """Go on with another version of its published definition; returns when that has happened.
+
+        It must be at rest, and stand where the other version can go on; otherwise it keeps its version and
+        MigrationRefused says why.
+        """
+        await migration.migrate(self._app, self, version, by, timeout)
 
     async def _mail(self, what: str, letter: mail.Letter) -> None:
         await self._app.post(self.key, f"/{what}:{self._app.new_id()}", letter)

@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from perdure.core import events as ev, guard
+from perdure.core import events as ev, guard, letters
 from perdure.core.fairness import RoundRobin
 from perdure.core.loop import turns
 from perdure.core.records import (
     ACTION,
+    PUBLISHED,
     SHORT,
     Busy,
     Commit,
@@ -28,12 +29,13 @@ from perdure.core.records import (
     Gone,
     Held,
     Hint,
+    Mail,
     Outcome,
     Queued,
     Start,
     tenant_of,
 )
-from perdure.errors import OutcomeUnknown, StoreError, UsageError
+from perdure.errors import OutcomeUnknown, StoreError, Undecodable, UsageError
 from perdure.flows.action import Action
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -45,6 +47,8 @@ from perdure.runtime.clock import Clock
 from perdure.runtime.committer import Committer, Group
 from perdure.runtime.leases import Leases
 from perdure.runtime.metrics import Metrics
+from perdure.runtime.migration import LETTER
+from perdure.runtime.published import Published, Ref, ref_in, ref_of
 from perdure.runtime.resident import FAULTS, Resident
 from perdure.runtime.settings import Settings
 
@@ -66,6 +70,7 @@ class Worker:
         settings: Settings,
         clock: Clock,
         client: Any,
+        published: Published,
         ended: Callable[[str, End | None], None] = lambda key, end: None,
     ) -> None:
         self.me = me
@@ -77,6 +82,7 @@ class Worker:
         self._stream = stream
         self._registry = registry
         self._clock = clock
+        self._published = published
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
@@ -150,7 +156,7 @@ class Worker:
         if left:
             with contextlib.suppress(StoreError):
                 await self._store.release([(resident.key, resident.token) for resident in left])
-                await self._stream.publish([Hint(resident.key, resident.workflow.queue) for resident in left])
+                await self._stream.publish([Hint(resident.key, resident.queue) for resident in left])
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a loop; when something fails, say so, wait a little longer each time, go on."""
@@ -293,11 +299,16 @@ class Worker:
         sent = asyncio.get_running_loop().time()
         answers = await self._store.hold(new, self.me, self._lease, known)
         forward = []
+        described = []
         for answer in answers:
             match answer:
                 case Held():
                     self._count_hold(answer)
-                    self._move_in(answer, sent, mine.pop(answer.key, None))
+                    if answer.definition.startswith(PUBLISHED) and answer.queue in self._queues:
+                        described.append(answer)
+                    else:
+                        workflow = self._registry.find(answer.definition)
+                        self._move_in(answer, sent, mine.pop(answer.key, None), workflow)
                 case Busy():
                     if answer.holder != self.me:
                         forward.append(Hint(answer.key, to=answer.holder))
@@ -305,16 +316,41 @@ class Worker:
                     pass
         if forward:
             await self._stream.publish(forward)
+        if described:
+            await self._move_in_described(described, sent, mine)
+
+    async def _move_in_described(self, helds: Sequence[Held], sent: float, mine: dict[str, Resident]) -> None:
+        """What was published is found in the store, unless it is at hand."""
+        refs = {held.key: ref_in(held.key, held.rows) or _ref(held, mine.get(held.key)) for held in helds}
+        asked = {held.key: _versions(refs[held.key], held.mail) for held in helds}
+        try:
+            found = await self._published.load([*refs.values(), *(ref for more in asked.values() for ref in more)])
+        except BaseException:
+            for held in helds:
+                self._turn_away(held, mine.pop(held.key, None))
+            raise
+        for held in helds:
+            workflow = found[refs[held.key]]
+            resident = mine.pop(held.key, None)
+            if resident is not None and (resident.workflow.version, resident.workflow.hash) != (
+                workflow.version,
+                workflow.hash,
+            ):
+                resident.drop()
+                resident = None
+            if (there := self._move_in(held, sent, resident, workflow)) is not None:
+                there.offer([found[ref] for ref in asked[held.key]])
 
     def _count_hold(self, held: Held) -> None:
         if held.rows and held.rows[-1].type == _TAKEN_OVER and held.rows[-1].fence == held.token:
             self.metrics.takeovers.add()
 
-    def _move_in(self, held: Held, sent: float, resident: Resident | None) -> None:
-        workflow = self._registry.find(held.definition)
+    def _move_in(
+        self, held: Held, sent: float, resident: Resident | None, workflow: Workflow[..., Any] | None
+    ) -> Resident | None:
         if workflow is None or held.queue not in self._queues:
             self._turn_away(held, resident)
-            return
+            return None
         now = self._clock.now()
         if resident is not None and (not held.rows or held.rows[0].version == resident.version + 1):
             try:
@@ -333,6 +369,7 @@ class Worker:
         self.residents[held.key] = resident
         self._occupied.set()
         self.ring(resident)
+        return resident
 
     def _turn_away(self, held: Held, resident: Resident | None) -> None:
         """The hint went astray: this is for the workers of another queue, or for those with other code."""
@@ -423,7 +460,7 @@ class Worker:
         """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
         for resident in batch:
             self.evict(resident)
-        await self._stream.publish([Hint(resident.key, resident.workflow.queue, to=self.me) for resident in batch])
+        await self._stream.publish([Hint(resident.key, resident.queue, to=self.me) for resident in batch])
 
     def _settle(self, resident: Resident, commit: Commit, outcome: Outcome, now: int) -> None:
         match outcome:
@@ -505,6 +542,7 @@ class Worker:
             return
         try:
             boxes = await self._store.mail(keys)
+            await self._offer_versions(boxes)
         except StoreError:
             self._mailed.update(keys)
             self._mailbell.set()
@@ -518,6 +556,18 @@ class Worker:
                     self.ring_at(resident, self._clock.now() + 50_000)
                 else:
                     self.ring(resident)
+
+    async def _offer_versions(self, boxes: Mapping[str, Sequence[Mail]]) -> None:
+        """Who is asked to go on with another version of its definition gets that before the letter."""
+        asked = {
+            resident: refs
+            for key, mail in boxes.items()
+            if (resident := self.residents.get(key)) is not None and (refs := _versions(_own(resident), mail))
+        }
+        if asked:
+            found = await self._published.load([ref for refs in asked.values() for ref in refs])
+            for resident, refs in asked.items():
+                resident.offer([found[ref] for ref in refs])
 
     # What is due.
 
@@ -612,6 +662,26 @@ def end_of(hint: Hint) -> End | None:
             return End(status, hint.result.encode())
         case _:
             return None
+
+
+def _ref(held: Held, resident: Resident | None) -> Ref:
+    return _own(resident) if resident is not None else ref_of(held.key, held.definition)
+
+
+def _own(resident: Resident) -> Ref:
+    workflow = resident.workflow
+    return Ref(tenant_of(resident.key), workflow.name, workflow.version, workflow.hash)
+
+
+def _versions(own: Ref, mail: Sequence[Mail]) -> list[Ref]:
+    """The versions that letters ask for."""
+    refs = []
+    for letter in mail:
+        if letter.id.startswith(LETTER):
+            with contextlib.suppress(Undecodable):  # folding it will say so
+                if isinstance(wish := letters.unseal(letter), letters.MigrateLetter):
+                    refs.append(Ref(own.tenant, own.name, wish.version, wish.hash))
+    return refs
 
 
 def _hint(start: Start) -> Hint:

@@ -18,6 +18,7 @@ from perdure.core.records import ENDED, Head, Row, key_of
 from perdure.core.replay import Replay
 from perdure.errors import PerdureError
 from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
 
 if TYPE_CHECKING:
     from perdure.testing.programs import Sink
@@ -46,6 +47,8 @@ def check_head(head: Head, rows: Sequence[Row], now: int) -> None:
 
 
 def _check_wakes(head: Head, now: int) -> None:
+    if not head.queue:
+        return  # a lock or a definition: it has no code that could wait
     if head.due is not None:
         late = now - head.due
         assert late < FORGOTTEN, f"I17, {head.key}: due since {late / 1e6:.0f} s, and nobody takes it"
@@ -56,9 +59,9 @@ def _check_wakes(head: Head, now: int) -> None:
         assert outside, f"I17, {head.key}: open, held by nobody, not due, and it waits for nothing: {waits}"
 
 
-def check_replay(head: Head, rows: Sequence[Row]) -> None:
+def check_replay(head: Head, rows: Sequence[Row], published: Workflow[..., Any] | None = None) -> None:
     """The code at hand, given the log, comes to the outcome and the published state that were stored."""
-    workflow = registry.find(head.definition)
+    workflow = published or registry.find(head.definition)
     if workflow is None or head.status == "stuck":
         return
     base = max((index for index, row in enumerate(rows) if row.type % 1000 == _RESTARTED), default=0)

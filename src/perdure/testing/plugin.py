@@ -67,7 +67,7 @@ def _body(item: Any) -> Callable[..., Coroutine[Any, Any, None]] | None:
     return function
 
 
-def _run(item: pytest.Function, body: Callable[..., Coroutine[Any, Any, None]], **arguments: Any) -> None:
+def _run(item: pytest.Function, body: Callable[..., Coroutine[Any, Any, None]], /, **arguments: Any) -> None:
     import asyncio
 
     from perdure.testing.clock import run

@@ -26,8 +26,10 @@ from perdure.core.durations import Duration, seconds
 from perdure.core.records import ENDED, Commit, End, Head, Query, Row
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.app import Perdure
+from perdure.runtime.published import ref_in
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.stores.memory import MemoryStore
@@ -250,7 +252,11 @@ class World:
             rows = await self.rows(head.key)
             check_log(rows, head.key)
             check_head(head, rows, self.micros() if self.workers else 0)
-            check_replay(head, rows)
+            check_replay(head, rows, await self._published(head, rows))
+
+    async def _published(self, head: Head, rows: Sequence[Row]) -> Workflow[..., Any] | None:
+        ref = ref_in(head.key, rows)
+        return await self.app.published.one(ref) if ref is not None and ref.hash else None
 
     async def heads(self) -> list[Head]:
         """The summary rows of all executions, oldest first."""

@@ -1,0 +1,110 @@
+"""The kinds of definitions that are data, by the key that names them: `machine: order`, `graph: order`.
+
+A kind is a module with `check`, `build` and `actions`; it is imported when the first definition of it is seen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from perdure.errors import DefinitionInvalid, NotRegistered, UsageError
+from perdure.flows.bound import Bound, Problem, bind_name
+from perdure.flows.described import Described
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+
+
+class Kind(Protocol):
+    """What a kind of definition offers. `check` finds all problems at once and never raises for a bad body."""
+
+    def check(self, body: Mapping[str, Any]) -> list[Problem]: ...
+    def build(
+        self, body: Mapping[str, Any], *, version: int, hash: str = "", bounds: Mapping[str, Bound] | None = None
+    ) -> Described: ...
+    def actions(self, body: Mapping[str, Any]) -> list[str]:
+        """The names of the actions that it calls."""
+        ...
+
+
+#: Where a kind lives: a module, by name until it is needed.
+KINDS: dict[str, Kind | str] = {"machine": "perdure.flows.machine", "graph": "perdure.flows.graph"}
+
+
+def kind_of(body: Any) -> str:
+    """Which kind a body is of, or DefinitionInvalid."""
+    keys = [key for key in KINDS if key in body] if isinstance(body, Mapping) else []
+    if len(keys) == 1:
+        return keys[0]
+    known = " or ".join(f"`{key}: NAME`" for key in KINDS)
+    if not isinstance(body, Mapping):
+        problem = Problem("definition", f"it is a {type(body).__name__}", f"a definition is an object with {known}")
+    elif keys:
+        problem = Problem("definition", f"it has {' and '.join(keys)}", "leave one of them: it is its kind and name")
+    else:
+        problem = Problem("definition", "it does not say what it is", f"give it {known}")
+    raise DefinitionInvalid("the definition", [problem])
+
+
+def name_of(body: Any) -> str:
+    kind = kind_of(body)
+    name = body[kind]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        fix = "a name has letters, digits and _.- and is at most 120 long"
+        problem = Problem(kind, f"{str(name)[:80]!r} cannot be the name of a definition", fix)
+        raise DefinitionInvalid("the definition", [problem])
+    return name
+
+
+def check(body: Any) -> list[Problem]:
+    """All that is wrong with a body, apart from the code that it needs."""
+    try:
+        name_of(body)
+        kind = _kind(body)
+    except DefinitionInvalid as error:
+        return [problem for problem in error.problems if isinstance(problem, Problem)]
+    return kind.check(body)
+
+
+def actions(body: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(_kind(body).actions(body)))
+
+
+def bind(body: Mapping[str, Any]) -> tuple[dict[str, Bound], list[Problem]]:
+    """What this process knows of the actions, and those that it does not have."""
+    bounds: dict[str, Bound] = {}
+    problems: list[Problem] = []
+    for name in actions(body):
+        try:
+            bounds[name] = bind_name(name)
+        except NotRegistered:
+            fix = "load the code that has it (--code shop.py), or mend the name"
+            problems.append(Problem(f"actions.{name}", "this process has no action of this name", fix))
+        except UsageError as error:
+            problems.append(Problem(f"actions.{name}", str(error)))
+    return bounds, problems
+
+
+def build(
+    body: Mapping[str, Any], *, version: int, hash: str = "", bounds: Mapping[str, Bound] | None = None
+) -> Described:
+    """A workflow of a body that was checked."""
+    return _kind(body).build(body, version=version, hash=hash, bounds=bounds)
+
+
+def _kind(body: Mapping[str, Any]) -> Kind:
+    name = kind_of(body)
+    found = KINDS[name]
+    if isinstance(found, str):
+        try:
+            module = importlib.import_module(found)
+        except ModuleNotFoundError as error:
+            if error.name != found:
+                raise
+            fix = "use the release that it was written for"
+            problem = Problem(name, f"this release cannot run a {name}", fix)
+            raise DefinitionInvalid("the definition", [problem]) from error
+        found = KINDS[name] = cast(Kind, module)
+    return found
