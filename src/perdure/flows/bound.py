@@ -136,6 +136,11 @@ class _Plain(Action[..., Any]):
     def __init__(self, action: Action[..., Any], how: Options) -> None:
         self.__dict__.update(action.__dict__)
         self.how = how
+        self.absent = action.absent
+        self._action = action
+
+    def same_args(self, recorded: Raw, asked: Raw, /) -> bool:
+        return self._action.same_args(recorded, asked)
 
     def decode_result(self, result: Raw, /) -> Any:
         return msgspec.json.decode(result)
