@@ -36,8 +36,9 @@ done: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _kind() -> Iterator[None]:
+def _kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     done.clear()
+    monkeypatch.setattr(registry, "_workflows", {})  # other tests have workflows of these names
     with known():
         yield
 
@@ -49,7 +50,7 @@ async def charge(amount: int) -> str:
 
 
 @charge.undo
-async def refund(amount: int, receipt: str) -> None:
+async def definitions_refund(amount: int, receipt: str) -> None:
     done.append(-amount)
 
 

@@ -20,8 +20,9 @@ done: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _kind() -> Iterator[None]:
+def _kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     done.clear()
+    monkeypatch.setattr(registry, "_workflows", {})  # other tests have workflows of these names
     with known():
         yield
 
@@ -33,7 +34,7 @@ async def charge(amount: int) -> str:
 
 
 @charge.undo
-async def refund(amount: int, receipt: str) -> None:
+async def migration_refund(amount: int, receipt: str) -> None:
     done.append(-amount)
 
 
@@ -148,12 +149,12 @@ async def test_a_version_that_does_not_fit_is_refused(world: World) -> None:
 
 async def test_a_version_that_lacks_the_undo_of_what_was_done_is_refused(world: World) -> None:
     run = await begun(world, ONE, script("order", {"sleep": 1}, {"wait": "packed"}))
-    before = registry._actions.pop("refund")
+    before = registry._actions.pop("migration_refund")
     try:
-        with pytest.raises(MigrationRefused, match="refund"):
+        with pytest.raises(MigrationRefused, match="migration_refund"):
             await run.migrate(2)
     finally:
-        registry._actions["refund"] = before
+        registry._actions["migration_refund"] = before
 
 
 async def test_only_an_execution_at_rest_can_change_its_version(world: World) -> None:
