@@ -12,7 +12,9 @@ from perdure.errors import (
     ChildFailed,
     CircuitOpen,
     Contention,
+    DefinitionConflict,
     DefinitionInvalid,
+    DefinitionNotFound,
     EventConflict,
     EventRefused,
     ExecutionCancelled,
@@ -28,6 +30,7 @@ from perdure.errors import (
     LimitReached,
     LockLost,
     LockTaken,
+    MigrationRefused,
     Nondeterminism,
     PerdureError,
     Permanent,
@@ -35,12 +38,15 @@ from perdure.errors import (
     Transient,
 )
 from perdure.flows.action import Action, action
+from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.dead import Dead, DeadPage, Handled
+from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
+from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
 
@@ -56,7 +62,11 @@ __all__ = [
     "Contention",
     "Dead",
     "DeadPage",
+    "Definition",
+    "DefinitionConflict",
     "DefinitionInvalid",
+    "DefinitionNotFound",
+    "Definitions",
     "Do",
     "EventConflict",
     "EventRefused",
@@ -76,11 +86,13 @@ __all__ = [
     "LockLost",
     "LockTaken",
     "Machine",
+    "MigrationRefused",
     "Nondeterminism",
     "Page",
     "Perdure",
     "PerdureError",
     "Permanent",
+    "Problem",
     "Received",
     "Retry",
     "Run",

@@ -1,6 +1,7 @@
 """A tiny kind of definition, to test what all kinds share: steps in a row, each an action, an event, a sleep, a child.
 
-    {"script": "order", "steps": [{"act": "charge", "with": [7]}, {"wait": "packed"}, {"sleep": 5}, {"child": "parcel"}]}
+    {"script": "order",
+     "steps": [{"act": "charge", "with": [7]}, {"wait": "packed"}, {"sleep": 5}, {"child": "parcel"}]}
 
 The result is the list of what the steps gave. While it waits or sleeps it is at rest, and its position is the number of
 steps that are done and what they gave; a step may have a `name`, by which another version knows it again.
@@ -138,10 +139,14 @@ def build(
     return made
 
 
+def register() -> None:
+    kinds.KINDS["script"] = SimpleNamespace(check=check, actions=actions, build=build)
+
+
 @contextmanager
 def known() -> Iterator[None]:
     """The kind is there for as long as this lasts."""
-    kinds.KINDS["script"] = SimpleNamespace(check=check, actions=actions, build=build)
+    register()
     try:
         yield
     finally:

@@ -207,9 +207,8 @@ async def test_code_has_no_other_version_to_go_to(world: World) -> None:
 
 async def letter(world: World, run: Run[Any], version: int, hash: str | None = None) -> Any:
     """Ask for a version without judging first, as one does who has judged before something else happened."""
-    if hash is None:
-        hash = (await world.app.definitions.get("order", version)).hash
-    await world.app.post(run.key, "/migrate:x", mail.MigrateLetter(version, hash, "ada"))
+    wanted = hash or (await world.app.definitions.get("order", version)).hash
+    await world.app.post(run.key, "/migrate:x", mail.MigrateLetter(version, wanted, "ada"))
     await world.settle()
     rows = [row for row in await world.rows(run.key) if row.message_id == "/migrate:x"]
     assert len(rows) == 1

@@ -25,11 +25,13 @@ from typer import Argument, Option
 from perdure.cli import loading
 from perdure.cli.display import Display
 from perdure.errors import (
+    DefinitionNotFound,
     EventConflict,
     ExecutionEnded,
     ExecutionExists,
     ExecutionNotFound,
     InvalidValue,
+    MigrationRefused,
     NotRegistered,
     PerdureError,
     SettingsError,
@@ -97,6 +99,11 @@ _HINTS: list[tuple[type[PerdureError], str]] = [
     (ExecutionEnded, "`perdure retry` and `perdure fork` make a new execution of its log"),
     (ExecutionExists, "`perdure show` tells about the one that is there"),
     (EventConflict, "an event id stands for one event: leave --id out, or send the same payload"),
+    (DefinitionNotFound, "`perdure definitions list` shows what was published in {store}, tenant {tenant}"),
+    (
+        MigrationRefused,
+        "`perdure show` tells where it stands, `perdure definition NAME --version N` what the version is",
+    ),
     (NotRegistered, "`perdure workflows MODULE` lists what a module registers"),
     (InvalidValue, "`perdure workflows MODULE --json` has the types; a string of digits is written '\"42\"'"),
     (SettingsError, "`perdure config` lists every setting and where its value comes from"),

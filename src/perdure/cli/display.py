@@ -84,6 +84,11 @@ class Display:
         """One document of a stream."""
         self._write(msgspec.json.encode(value, enc_hook=str))
 
+    def text(self, text: str) -> None:
+        """A document as it is; on a terminal without control characters."""
+        self._stdout.write("\n".join(map(plain, text.split("\n"))) if self.terminal else text)
+        self._stdout.flush()
+
     def note(self, text: str) -> None:
         _console(sys.stderr).print(styled(("note: ", "yellow"), text), soft_wrap=True)
 

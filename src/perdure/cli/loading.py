@@ -55,6 +55,20 @@ class Loaded:
         return next(iter(ours.values()), None)
 
 
+def is_code(spec: str) -> bool:
+    """Whether a word names a file or a module, rather than something that was published."""
+    path, name = _split(spec)
+    if name or path.endswith(".py") or os.sep in path:
+        return True
+    if not all(map(_NAME.fullmatch, path.split("."))):
+        return False
+    first = path.partition(".")[0]
+    if first in sys.stdlib_module_names:  # of which nobody means the code
+        return Path(f"{first}.py").is_file()
+    _on_path(Path.cwd())
+    return importlib.util.find_spec(first) is not None
+
+
 def load(spec: str) -> Loaded:
     """Import what a command names; UsageError when that cannot be."""
     path, name = _split(spec)

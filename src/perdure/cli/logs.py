@@ -27,6 +27,7 @@ from perdure.core.replay import Replay
 from perdure.errors import PerdureError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.app import Perdure
+from perdure.runtime.published import ref_in
 from perdure.runtime.run import Run
 
 PANEL = "Logs"
@@ -107,11 +108,13 @@ async def _open(client: Perdure, workflow: str | None) -> AsyncIterator[Head]:
 
 
 async def _replayed(client: Perdure, head: Head) -> Finding:
-    definition = registry.find(head.definition)
+    definition: Any = registry.find(head.definition)
     place = (id_of(head.key), head.definition, head.shown, head.version)
+    rows = await _since_restart(client.get(id_of(head.key)))
+    if (ref := ref_in(head.key, rows)) is not None and ref.hash:
+        definition = await client.published.one(ref)
     if definition is None:
         return Finding(*place, "missing", f"the code has no {head.definition}")
-    rows = await _since_restart(client.get(id_of(head.key)))
     fault = differs(head.key, definition, rows, client.settings.limits)
     if head.status == "stuck":
         return Finding(*place, "mended" if fault is None else "stuck", fault or "")

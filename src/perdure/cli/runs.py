@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from perdure.cli import values
-from perdure.cli.command import AppOption, Call, Module, RunId, command, user
+from perdure.cli import loading, values
+from perdure.cli.command import AppOption, Call, RunId, command, user
 from perdure.cli.display import add_row, ago, doing, head_data, plain, status_text, styled, table
 from perdure.core.records import Head, ShownStatus, id_of
-from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.runtime.app import Perdure
 from perdure.runtime.run import Run
 
@@ -29,8 +29,10 @@ Reason = Annotated[str, Option("--reason", help="Kept in the log.", show_default
 @command("start", RUNS)
 async def start(
     call: Call,
-    module: Module,
-    workflow: Annotated[str, Argument(metavar="WORKFLOW", help="The workflow's name.", show_default=False)],
+    module: Annotated[
+        str, Argument(metavar="[MODULE]", help="Where its code is, as shop.py; not for what was published.")
+    ],
+    workflow: Annotated[str | None, Argument(metavar="NAME", help="Of the workflow.", show_default=False)] = None,
     args: Annotated[list[str] | None, Argument(metavar="ARGS", help="Its arguments, each in JSON.")] = None,
     input: Annotated[str | None, Option("--input", metavar="JSON", help="All arguments as one JSON list.")] = None,
     id: Annotated[str | None, Option("--id", help="The execution's id; the same id starts it once.")] = None,
@@ -41,11 +43,19 @@ async def start(
     """Start an execution.
 
     Example: perdure start shop.py fulfil '{"item": "tea"}' --id order-42 --wait
+
+    Example: perdure start order '{"item": "tea"}' --version 2
     """
+    if loading.is_code(module):
+        if workflow is None:
+            raise UsageError(f"which workflow of {module}? `perdure workflows {module}` lists them")
+        code, name, words = module, workflow, args or []
+    else:  # a name: what was published needs no code here
+        code, name, words = None, module, [*([workflow] if workflow is not None else []), *(args or [])]
     given = values.json_list(input) if input is not None else []
-    given += [values.json_value(text, "an argument") for text in args or ()]
-    async with call.client(module, code=True, create=True) as client:
-        run = await client.start_by_name(workflow, given, version=version, id=id, lane=lane, by=user())
+    given += [values.json_value(text, "an argument") for text in words]
+    async with call.client(code, code=code is not None, create=code is not None) as client:
+        run = await client.start_by_name(name, given, version=version, id=id, lane=lane, by=user())
         if wait:
             return await _wait(call, client, run)
         if call.show.json:
