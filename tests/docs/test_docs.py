@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Action, Perdure, Retry, Run, Workflow, action, errors, event, workflow
+from perdure import Action, Definitions, Perdure, Retry, Run, Workflow, action, errors, event, workflow
 from perdure.cli.main import app as commands_app
 from perdure.core import events as ev
 from perdure.core.copies import FORMAT
@@ -193,12 +193,24 @@ def test_errors_in_the_log_have_the_documented_fields() -> None:
 
 #: What the engine's own parts call and authors do not.
 INTERNAL = {
-    Perdure: {"start_raw", "send_raw", "cancel_raw", "post", "deliver", "fork", "news", "no_news", "new_id"},
+    Perdure: {
+        "start_raw",
+        "send_raw",
+        "cancel_raw",
+        "find_definition",
+        "post",
+        "deliver",
+        "fork",
+        "news",
+        "no_news",
+        "new_id",
+    },
     Action: {"absent", "decode_result", "failure", "same_args"},
-    Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "resume", "same_args", "undo_of"},
+    Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "hash", "resume", "same_args", "undo_of"},
 }
 FACADES: list[tuple[str, Any]] = [
     ("Perdure", Perdure),
+    ("Definitions", Definitions),
     ("Run", Run),
     ("workflow", type(workflow)),
     ("action", type(action)),

@@ -42,7 +42,6 @@ from perdure.core.records import (
     key_of,
 )
 from perdure.errors import (
-    DefinitionNotFound,
     EventConflict,
     EventRefused,
     ExecutionEnded,
@@ -67,7 +66,7 @@ from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.pair import Pair
-from perdure.runtime.published import Lost, Published, Ref, ref_of
+from perdure.runtime.published import Published, ref_of
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.states import States
@@ -323,26 +322,10 @@ class Perdure:
         try:
             return registry.workflow(workflow, version)
         except NotRegistered as error:
-            return await self._published(workflow, version, tenant, error)
-
-    async def _published(
-        self, name: str, version: int | None, tenant: str, not_code: NotRegistered
-    ) -> Workflow[..., Any]:
-        if self._opened is not asyncio.get_running_loop():
             await self.open()
-        if version is None:
-            index = await self.published.index(tenant, name)
-            if index.newest is None and index.versions:
-                raise DefinitionNotFound(
-                    f"every version of the definition {name!r} is deprecated: ask for one by number, or restore it"
-                )
-            version = index.newest.version if index.newest is not None else None
-        found = None if version is None else await self.published.one(Ref(tenant, name, version))
-        if isinstance(found, Lost) and not isinstance(found.why, DefinitionNotFound):
-            raise found.why
-        if found is None or isinstance(found, Lost):
-            raise NotRegistered(f"{not_code}; and no such definition was published for tenant {tenant!r}")
-        return found
+            if (published := await self.published.named(tenant, workflow, version)) is None:
+                raise NotRegistered(f"{error}; and no such definition was published for tenant {tenant!r}") from None
+            return published
 
     async def _start(
         self,

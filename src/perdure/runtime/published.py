@@ -223,6 +223,22 @@ class Published:
             raise Undecodable(f"{key}: version {row} of the log is no act of a definition")
         return found, event, read_act(event)
 
+    async def named(self, tenant: str, name: str, version: int | None) -> Described | None:
+        """What an execution begins with: this version, or the newest that is not deprecated; None if there is none."""
+        if version is None:
+            index = await self.index(tenant, name)
+            if index.newest is None and index.versions:
+                raise DefinitionNotFound(
+                    f"every version of the definition {name!r} is deprecated: ask for one by number, or restore it"
+                )
+            version = index.newest.version if index.newest is not None else None
+        found = None if version is None else await self.one(Ref(tenant, name, version))
+        if isinstance(found, Lost):
+            if isinstance(found.why, DefinitionNotFound):
+                return None
+            raise found.why
+        return found
+
     async def one(self, ref: Ref) -> Described:
         return (await self.load([ref]))[ref]
 
