@@ -30,6 +30,8 @@ from perdure.runtime import publishing
 from perdure.runtime.published import Published, Ref, blank, fold, index_of, key_of_definition
 from perdure.stores.memory import MemoryStore
 from perdure.testing import World
+from perdure.testing.faults import CrashPoints, Process
+from perdure.testing.machine import _App
 from tests.flows.script import known, script
 
 done: list[Any] = []
@@ -695,3 +697,27 @@ async def test_mail_for_a_definition_does_no_harm(world: World) -> None:
     assert (await definitions.publish(script("order"))).version == 2
     assert (await definitions.publish(script("order", CHARGE))).version == 3
     assert len(await definitions.versions("order")) == 3
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_publisher_may_die_at_any_store_call(world: World) -> None:
+    async def one(name: str, points: CrashPoints) -> int:
+        process = Process(name)
+        dying = _App(world, process, None, points)
+        task = process.spawn(dying.definitions.publish(script(name, CHARGE), by="dying"), name)
+        while not task.done() and not process.killed:
+            await asyncio.sleep(0.01)
+        made = await world.app.definitions.publish(script(name, CHARGE), by="next")
+        assert made.version == 1
+        assert [change.what for change in await world.app.definitions.history(name)] == ["published"]
+        await process.bury()
+        await dying.gate.close()
+        return len(points.calls)
+
+    count = await one("whole", CrashPoints())
+    for at in range(count):
+        for after in (False, True):
+            await one(f"dies-{at}-{after}", CrashPoints(at, after=after))
+    assert count >= 4

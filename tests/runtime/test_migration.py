@@ -14,6 +14,7 @@ from perdure.errors import DefinitionNotFound, ExecutionEnded, MigrationRefused,
 from perdure.flows.registry import registry
 from perdure.runtime.run import Run
 from perdure.testing import World
+from perdure.testing.faults import CrashPoints
 from tests.flows.script import known, script
 
 done: list[Any] = []
@@ -295,3 +296,28 @@ async def test_a_fork_of_a_migrated_execution_goes_on_with_its_version(world: Wo
     await fork.send("packed", 1)
     await fork.send("paid", 2)
     assert await fork.result() == ["charged 7", 1, "charged 1", 2]
+
+
+@pytest.mark.virtual_time
+async def test_a_worker_may_die_at_any_store_call() -> None:
+    async def one(points: CrashPoints) -> list[str]:
+        done.clear()
+        async with World(workers=0) as world:
+            await world.app.definitions.publish(ONE)
+            world.add_worker(points).process.on_kill.append(world.add_worker)
+            run = await world.app.start("order", id="o1")
+            await run.until("waiting")
+            await world.app.definitions.publish(TWO)
+            await run.migrate(2)
+            await run.send("packed", 1)
+            await run.send("paid", 2)
+            assert await run.result() == ["charged 7", 1, "charged 1", 2]
+            restarted = [entry for entry in await run.log() if entry.type == "Restarted"]
+            assert [entry.data["version"] for entry in restarted] == [2]
+        return points.calls
+
+    calls = await one(CrashPoints())
+    for at in range(len(calls)):
+        for after in (False, True):
+            await one(CrashPoints(at, after=after))
+    assert len(calls) > 10
