@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from perdure.core.codec import codec_for, encode
 from perdure.core.replay import Replay
-from perdure.errors import InvalidValue
+from perdure.errors import DefinitionInvalid, InvalidValue
 from perdure.flows import kinds
 from perdure.flows.bound import Bound, Call, Problem, arguments
 from perdure.flows.described import Described, checkpoint
@@ -52,6 +52,9 @@ class Script(Described):
 
     async def _step(self, running: Replay, step: dict[str, Any], done: list[Any], due: float) -> Any:
         match step:
+            case {"beside": name}:
+                self.beside = asyncio.ensure_future(running.act(Call(self.bounds[name]).spec(), Raw(b"[]")))
+                return "beside"
             case {"act": name}:
                 call = Call(self.bounds[name])
                 spec = call.spec()
@@ -130,6 +133,8 @@ def actions(body: Mapping[str, Any]) -> list[str]:
 def build(
     body: Mapping[str, Any], *, version: int, hash: str = "", bounds: Mapping[str, Bound] | None = None
 ) -> Described:
+    if problems := check(body):
+        raise DefinitionInvalid(f"script {body['script']}", problems)
     made = Script(body["script"], version, body.get("queue", "default"), "", body, bounds or {}, hash)
     made.events = (
         {name: codec_for(kind) for name, kind in (("packed", dict[str, str]), ("paid", int))}

@@ -25,6 +25,7 @@ from perdure.errors import (
     StoreUnavailable,
     UsageError,
 )
+from perdure.flows.reading import content_hash
 from perdure.flows.registry import registry
 from perdure.runtime import publishing
 from perdure.runtime.published import Published, Ref, blank, fold, index_of, key_of_definition
@@ -306,6 +307,22 @@ def test_a_commit_with_an_unknown_outcome_is_looked_for(wrote: bool, new: bool) 
     asyncio.run(main())
 
 
+def test_after_a_doubt_the_index_is_made_from_the_log() -> None:
+    from perdure.streams.memory import Hub, MemoryStream
+
+    store = Doubtful(wrote=False)
+    store.doubts = 0
+
+    async def main() -> None:
+        async with Perdure(store, stream=MemoryStream(Hub())) as app:
+            await app.definitions.publish(ORDER)
+            store.doubts = 1
+            await app.definitions.publish(script("order"))
+            assert [one.version for one in await app.definitions.versions("order")] == [1, 2]
+
+    asyncio.run(main())
+
+
 def test_an_unknown_act_is_found_even_if_another_came_after_it() -> None:
     from perdure.streams.memory import Hub, MemoryStream
 
@@ -505,6 +522,11 @@ async def test_what_is_kept_is_bounded(world: World) -> None:
     assert [found[ref].version for ref in refs] == [1, 2, 3, 4, 5]
     assert len(kept._built) == 3
     assert (await kept.load(refs)).keys() == set(refs)
+    few = Published(world.store, 3)
+    await few.load(refs[:3])
+    await few.load(refs[:1])
+    await few.load(refs[3:4])
+    assert [few.kept(ref) is not None for ref in refs] == [True, False, True, True, False]
 
 
 async def test_an_action_whose_code_is_elsewhere_runs_apart(world: World) -> None:
@@ -599,8 +621,10 @@ async def test_a_store_that_is_away_while_a_definition_is_loaded_only_delays(wor
 
     run = await world.app.start("order")
     world.store.head = failing  # type: ignore[method-assign]
+    before = world.micros()
     assert await run.result() == ["charged 7"]
     assert failures == [0]
+    assert world.micros() - before < world.settings.lease * 1e6
 
 
 # --- bundles ---------------------------------------------------------------------------------------------------------
@@ -653,6 +677,52 @@ async def test_a_bundle_that_contradicts_the_store_is_refused_as_a_whole(world: 
         with pytest.raises(DefinitionConflict, match=r"nothing was imported: parcel@1 is there already"):
             await other.app.definitions.import_(bundle)
         assert [one.name for one in await other.app.definitions.list()] == ["parcel"]
+
+
+async def test_older_versions_can_be_imported_later(world: World) -> None:
+    data = json.loads(await full(world))
+    later = {**data, "definitions": data["definitions"][1:]}
+    async with World() as other:
+        await other.app.definitions.import_(json.dumps(later))
+        await other.app.definitions.import_(json.dumps(data))
+        assert [one.version for one in await other.app.definitions.versions("order")] == [1, 2]
+        assert (await other.app.definitions.get("order")).version == 2
+        assert await other.app.definitions.export() == await world.app.definitions.export()
+
+
+async def test_of_two_imports_at_once_that_contradict_each_other_one_is_refused(world: World) -> None:
+    bundle = json.loads(await full(world))
+    other = await world.app.definitions.publish(script("parcel", {"sleep": 5}), tenant="other")
+    second = json.loads(await world.app.definitions.export(tenant="other"))
+    assert other.version == 1
+    answers = await asyncio.gather(
+        *(world.app.definitions.import_(json.dumps(one), tenant="new") for one in (bundle, second)),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in answers) == ["DefinitionConflict", "list"]
+
+
+async def test_a_name_of_the_code_is_not_imported(world: World) -> None:
+    bundle = await full(world)
+
+    @workflow(name="parcel")
+    async def parcel() -> None: ...
+
+    async with World() as other:
+        with pytest.raises(DefinitionConflict, match="has workflows named parcel"):
+            await other.app.definitions.import_(bundle)
+        assert await other.app.definitions.list() == []
+
+
+async def test_a_bundle_with_a_version_twice_or_a_wrong_body_is_refused(world: World) -> None:
+    data = json.loads(await full(world))
+    twice = {**data, "definitions": [*data["definitions"], data["definitions"][0]]}
+    with pytest.raises(DefinitionInvalid, match="it is there twice"):
+        await world.app.definitions.import_(json.dumps(twice))
+    body = script("order", {"sleep": "long"})
+    data["definitions"][0] |= {"body": body, "hash": content_hash(body)}
+    with pytest.raises(DefinitionInvalid, match="no number of seconds"):
+        await world.app.definitions.import_(json.dumps(data), tenant="new")
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,68 @@ async def test_a_letter_that_comes_to_the_end_is_rejected(world: World) -> None:
     await world.app.post(run.key, "/migrate:x", mail.MigrateLetter(2, two.hash))
     world.add_worker()
     assert await run.result() == ["charged 7", 1]
-    assert [entry.type for entry in await run.log()][-2:] == ["EventRejected", "Completed"]
+    rejected, completed = (await run.log())[-2:]
+    assert (rejected.data["reason"], completed.type) == ("position: it is at its end", "Completed")
+
+
+async def test_what_came_before_the_change_is_not_replayed_with_the_new_version(world: World) -> None:
+    # Given a version that begins otherwise, and then runs an action, so that the worker keeps the execution
+    run = await begun(world, ONE, script("order", {"sleep": 1}, {"wait": "packed"}, CHARGE))
+    await world.workers[0].shut_down()
+    migrating = asyncio.create_task(run.migrate(2))
+    await world.settle()
+    await run.send("packed", 1)
+    world.add_worker()
+    await migrating
+    assert await run.result() == ["charged 7", 1, "charged 7"]
+
+
+@pytest.mark.world(linger="1m")
+async def test_a_letter_reaches_an_execution_that_is_held_while_it_rests(world: World) -> None:
+    await world.app.definitions.publish(script("order", {"sleep": 30}))
+    await world.app.definitions.publish(script("order", {"sleep": 30}, {"sleep": 1}))
+    run = await world.app.start("order", version=1)
+    await world.advance("5s")
+    assert await run.status() == "running"
+    await run.migrate(2)
+    assert await run.result() == ["slept", "slept"]
+
+
+async def test_the_queue_of_an_execution_does_not_change(world: World) -> None:
+    run = await begun(world, ONE, {**TWO, "queue": "elsewhere"})
+    before = registry._actions.pop("migration.charge")
+    try:
+        await run.migrate(2)
+        await run.send("packed", 1)
+        await run.until("waiting")
+        [ordered] = [entry for entry in await run.log() if entry.type == "ActionScheduled"]
+        assert ordered.data["queue"] == "default"
+    finally:
+        registry._actions["migration.charge"] = before
+    await run.send("paid", 2)
+    assert await run.result() == ["charged 7", 1, "charged 1", 2]
+
+
+async def test_an_action_that_runs_on_is_no_rest(world: World) -> None:
+    # Given a version that does not wait for its action, and says that it is at rest
+    go = asyncio.Event()
+
+    @action(name="migration.runs_on")
+    async def runs_on() -> None:
+        await go.wait()
+
+    beside = {"beside": "migration.runs_on", "act": "migration.runs_on"}
+    await world.app.definitions.publish(script("order", beside, {"wait": "packed"}))
+    await world.app.definitions.publish(script("order", beside, {"wait": "packed"}, {"sleep": 1}))
+    run = await world.app.start("order", version=1)
+    await world.settle()
+    with pytest.raises(MigrationRefused, match="not at rest"):
+        await run.migrate(2)
+    go.set()
+    await run.until("waiting")
+    await run.migrate(2)
+    await run.send("packed")
+    assert await run.result() == ["beside", None, "slept"]
 
 
 async def test_a_letter_that_waited_with_the_execution_is_served(world: World) -> None:

@@ -77,9 +77,9 @@ def _problems(entry: _Entry) -> list[str]:
             return ["its body has another kind or name"]
         if entry.version < 1:
             return ["versions begin at 1"]
+        kinds.build(body, version=entry.version, hash=entry.hash, bounds=entry.bounds)
         if unbound := [name for name in kinds.actions(body) if name not in entry.bounds]:
             return [f"it does not say what its actions {', '.join(unbound)} are bound to"]
-        kinds.build(body, version=entry.version, hash=entry.hash, bounds=entry.bounds)
     except DefinitionInvalid as error:
         return [str(one) for one in error.problems]
     except InvalidValue as error:

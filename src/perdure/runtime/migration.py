@@ -58,15 +58,13 @@ def _hinders(replay: Replay, new: Described) -> list[Problem]:
     now = replay.definition
     if isinstance(new, Lost):
         return [Problem("version", str(new.why))]
-    if new.name != now.name:
-        return [Problem("version", f"{new.name} is another definition than {now.name}")]
     if (new.version, new.hash) == (now.version, replay.hash):
         return [Problem("version", f"it is at version {new.version} already")]
     if replay.outcome is not None:
         return [Problem("position", "it is at its end")]
     if replay.paused is not None:
         return [Problem("position", "it is paused", "resume it first")]
-    if replay.position is None:
+    if replay.position is None or replay.actions or replay.children:
         return [Problem("position", "it is not at rest", f"try again once it waits; it is at {_places(replay)}")]
     return []
 

@@ -552,7 +552,6 @@ class Resident:
             why = "; ".join(map(str, problems))
             self._write(ev.EventRejected(message_id, "migrate", why), now, message_id)
             return
-        self._recall(sorted(self._apart))
         self._write(row, now, message_id)
         self.workflow = replay.definition = new
         self._migrated = True
