@@ -181,6 +181,7 @@ def test_of_two_workers_the_one_with_the_code_runs_the_action(published: Shop) -
             assert "goes on with version 2" in published.out("upgrade", "o1", "--to", "2")
             published.run("send", "o1", "packed", "1")
             wait_for(published, "o1", "Completed")
+    assert "published:order@2, queue default" in published.out("show", "o1")
     log = published.json("show", "o1")["log"]
     assert log[-1]["data"]["result"] == ["shipped X1", 1, "shipped X2"]
 

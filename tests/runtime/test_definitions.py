@@ -25,6 +25,7 @@ from perdure.errors import (
     StoreUnavailable,
     UsageError,
 )
+from perdure.flows import kinds
 from perdure.flows.reading import content_hash
 from perdure.flows.registry import registry
 from perdure.runtime import publishing
@@ -572,6 +573,24 @@ async def test_a_content_that_was_changed_is_not_run(world: World) -> None:
         await world.client("other").start("order")
     [dead] = (await world.app.dead(cause="definition")).dead
     assert dead.definition == "published:order@1"
+
+
+async def test_what_cannot_be_built_is_neither_published_nor_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.app.definitions.publish(ORDER)
+    run = await world.app.start("order")
+    await run.until("waiting")
+
+    def build(*args: Any, **more: Any) -> Any:
+        raise KeyError("steps")
+
+    monkeypatch.setattr(kinds.KINDS["script"], "build", build)
+    with pytest.raises(KeyError):
+        await world.app.definitions.publish(script("other"))
+    assert [one.name for one in await world.app.definitions.list()] == ["order"]
+    await world.crash()
+    await run.send("packed")
+    with pytest.raises(ExecutionStuck, match=r"definition\): order@1 cannot be built by this release: KeyError"):
+        await run.result()
 
 
 async def test_a_stuck_execution_goes_on_when_its_definition_is_back(world: World) -> None:

@@ -83,3 +83,5 @@ async def client(app: Perdure) -> None:
     assert_type(await run.result(), str)
     await app.start(typed_fulfil, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(app.run(typed_child, 3), str)
+    assert_type(await app.start("order", {"item": "tea"}, version=2), Run[Any])
+    await app.start(typed_child, 1, version=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

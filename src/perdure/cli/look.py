@@ -29,7 +29,7 @@ from perdure.cli.display import (
     styled,
     table,
 )
-from perdure.core.records import ENDED, Head, Row, id_of
+from perdure.core.records import ENDED, PUBLISHED, Head, Row, id_of
 from perdure.core.view import Entry, Reason, State, entry, moment
 from perdure.runtime.run import Run
 
@@ -60,17 +60,19 @@ async def show(
             call.show.data(head_data(head) | {"log": [entry_data(entry(row)) for row in log]})
         else:
             first = await client.store.read(run.key, 0, 1, 1)
-            call.show.print(_header(head, entry(first[0]) if first else None, client.clock.now()))
+            # What was published may have gone on with another version than it began with.
+            definition = (await run.state()).definition if head.definition.startswith(PUBLISHED) else head.definition
+            call.show.print(_header(head, definition, entry(first[0]) if first else None, client.clock.now()))
             call.show.print("")
             call.show.print(_timeline([entry(row) for row in log]))
             if log and log[0].version > 1:
                 call.show.note(f"{log[0].version - 1:,} earlier events are not shown: --limit 0 shows all")
 
 
-def _header(head: Head, first: Entry | None, now: int) -> Any:
+def _header(head: Head, definition: str, first: Entry | None, now: int) -> Any:
     facts: list[tuple[str, Any]] = [
         ("id", styled((id_of(head.key), "bold"))),
-        ("workflow", f"{head.definition}, queue {head.queue}"),
+        ("workflow", f"{definition}, queue {head.queue}"),
         ("status", status_text(head.shown) + styled((f"  {doing(head, now)}", ""))),
         ("started", f"{moment(head.started_at):%Y-%m-%d %H:%M:%S} UTC, {ago(head.started_at, now)}"),
     ]

@@ -129,6 +129,7 @@ class Definitions:
             raise DefinitionInvalid(_called(body, file), errors)
         name, kind = kinds.name_of(body), kinds.kind_of(body)
         act = sealed(kind, body, bounds, note=note)
+        kinds.build(body, version=1, hash=act.hash, bounds=bounds)  # what cannot be built is not published
 
         def decide(index: Index) -> Deed | None:
             if _same(index, act, new) is not None:

@@ -302,8 +302,11 @@ def build(ref: Ref, listed: Listed, act: Act) -> Described:
                 f" {listed.hash[:12]}…; somebody has changed the store"
             )
         return kinds.build(body, version=listed.version, hash=listed.hash, bounds=act.bounds)
-    except (DefinitionConflict, InvalidValue, msgspec.MsgspecError) as error:
-        why = error if isinstance(error, DefinitionConflict | InvalidValue) else InvalidValue(str(error))
+    except (DefinitionConflict, InvalidValue) as error:
+        return Lost(ref, error)
+    except Exception as error:  # another release may have checked it otherwise; then a person has to look
+        why = InvalidValue(f"{ref} cannot be built by this release: {type(error).__name__}: {error}")
+        why.__cause__ = error
         return Lost(ref, why)
 
 
