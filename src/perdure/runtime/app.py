@@ -407,7 +407,7 @@ class Perdure:
         head = await self.store.head(key)
         if head is None or head.holder is not None or head.mail or head.status != "open" or not head.state:
             return
-        found = registry.find(head.definition)
+        found = await self._declared(key, await self._current(key, head.definition))
         state = msgspec.json.decode(head.state).get("state")
         if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, by, roles)):
             raise EventRefused(f"{key} does not take {name}: {reason}", key)
@@ -458,13 +458,15 @@ class Perdure:
         try:
             _check_payload(await self._declared(key, definition), key, name, raw, by, roles)
         except (InvalidValue, EventRefused):
-            # What was published may have been replaced by another version meanwhile; only the log knows.
-            if not definition.startswith(PUBLISHED):
+            if (current := await self._current(key, definition)) == definition:
                 raise
-            current = (await self.states.at(key, None)).definition
             self._remember(key, current)
             _check_payload(await self._declared(key, current), key, name, raw, by, roles)
         return raw
+
+    async def _current(self, key: str, definition: str) -> str:
+        """What was published may have been replaced by another version since it began; only the log knows."""
+        return (await self.states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
 
     async def _declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
         if not definition.startswith(PUBLISHED):
