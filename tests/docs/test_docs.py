@@ -199,6 +199,7 @@ INTERNAL = {
         "cancel_raw",
         "find_definition",
         "post",
+        "described",
         "deliver",
         "fork",
         "news",

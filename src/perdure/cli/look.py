@@ -29,6 +29,7 @@ from perdure.cli.display import (
     styled,
     table,
 )
+from perdure.cli.pictures import DiagramOption, draw
 from perdure.core.records import ENDED, PUBLISHED, Head, Row, id_of
 from perdure.core.view import Entry, Reason, State, entry, moment
 from perdure.runtime.run import Run
@@ -44,6 +45,7 @@ async def show(
     id: RunId,
     limit: Annotated[int, Option("--limit", min=0, help="The newest so many events; 0 for all.")] = 200,
     rows: Annotated[bool, Option("--rows", help="The rows as they are stored.")] = False,
+    diagram: DiagramOption = None,
     app: AppOption = None,
 ) -> None:
     """Show an execution: its summary and the timeline of its log.
@@ -53,6 +55,9 @@ async def show(
     async with call.client(app) as client:
         run = client.get(id)
         head = await run.head()
+        if diagram is not None:
+            call.show.text(draw(await run.diagram(), diagram))
+            return
         log = [row async for row in run.rows(max(0, head.version - limit) if limit else 0)]
         if rows:
             _rows(call, log)

@@ -22,10 +22,13 @@ from perdure.core.commands import RestartWith
 from perdure.core.events import Owed
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
+from perdure.core.view import State
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound, Problem, owed, undo_named
 from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.workflow import Workflow, check_name, finish
+
+_MARKS: Mapping[str, Mark] = {"open": "current", "completed": "done", "failed": "failed"}
 
 
 async def _input(input: Any = None) -> Any:
@@ -102,6 +105,15 @@ class Described(Workflow[..., Any]):
     def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
         """As a picture; `current` maps states or nodes to their marks."""
         raise NotImplementedError
+
+    def marks(self, state: State) -> dict[str, Mark]:
+        """What a picture marks of an execution: the state it is in, the nodes it has passed and those that are open."""
+        marks: dict[str, Mark] = {}
+        if state.current:
+            marks[state.current] = "failed" if state.status == "failed" else "current"
+        for node in state.nodes.values():
+            marks[node.node.rpartition("/")[2]] = _MARKS.get(node.status, "")
+        return marks
 
     def fits(self, position: Raw) -> list[Problem]:
         """Why an execution at this position of another version could not go on with this one."""

@@ -22,6 +22,7 @@ from perdure.core.commands import Asked, Limits
 from perdure.core.durations import micros
 from perdure.core.records import Row, key_of
 from perdure.core.replay import Replay
+from perdure.core.signature import Signature
 from perdure.errors import InvalidValue, UsageError
 from perdure.flows.workflow import Workflow
 
@@ -135,11 +136,11 @@ class _Stage:
                 return False
         wanted = replay.actions.keys() | replay.children.keys()
         moments = [(due, 0, ref) for ref, due in self._under_way.items() if ref in wanted]
-        if self._timed:
-            moments.append((_BEGIN + micros(self._timed[0].after or 0), 1, 0))
         if not moments and self._cues:
             self._send(self._cues.pop(0))
             return True
+        if self._timed:
+            moments.append((_BEGIN + micros(self._timed[0].after or 0), 1, 0))
         if (timer := replay.due_timers(2**62)) is not None:
             moments.append((timer[0], 2, timer[1]))
         if not moments:
@@ -181,8 +182,10 @@ class _Stage:
 
     def _checked(self, asked: Asked, value: Any) -> Raw:
         result = Raw(encode(value))
+        signature: Signature | None = getattr(asked.spec, "signature", None)
         try:
-            asked.spec.decode_result(result)
+            if signature is not None:
+                signature.returns.decode(result)
         except InvalidValue as error:
             raise InvalidValue(f"the result given for {asked.spec.name} does not fit: {error}") from error
         return result

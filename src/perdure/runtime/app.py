@@ -41,6 +41,7 @@ from perdure.core.records import (
     Started,
     key_of,
 )
+from perdure.core.view import State
 from perdure.errors import (
     EventConflict,
     EventRefused,
@@ -463,6 +464,13 @@ class Perdure:
             self._remember(key, current)
             _check_payload(await self._declared(key, current), key, name, raw, by, roles)
         return raw
+
+    async def described(self, key: str, state: State) -> Described:
+        """The definition of an execution, if it is data."""
+        found = await self._declared(key, state.definition)
+        if not isinstance(found, Described):
+            raise UsageError(f"{key} is of {state.definition or 'no workflow'}, which is code: only data can be drawn")
+        return found
 
     async def _current(self, key: str, definition: str) -> str:
         """What was published may have been replaced by another version since it began; only the log knows."""

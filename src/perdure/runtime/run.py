@@ -21,6 +21,7 @@ from perdure.errors import (
     ExecutionStuck,
     UsageError,
 )
+from perdure.flows.diagram import Diagram
 from perdure.runtime import dead, migration
 
 if TYPE_CHECKING:
@@ -146,6 +147,12 @@ class Run(Generic[R_co]):
     async def why(self) -> view.Why:
         """What it waits for, since when, and who holds it."""
         return view.why(await self.head(), await self.state(), self._app.clock.now())
+
+    async def diagram(self) -> Diagram:
+        """Its definition as a picture, with where it is marked; only for machines and graphs."""
+        state = await self.state()
+        definition = await self._app.described(self.key, state)
+        return definition.diagram(definition.marks(state))
 
     # Doing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from perdure.flows.diagram import Arrow, Box, Diagram, Mark
@@ -14,11 +15,25 @@ def draw(chart: Chart, title: str, marks: Mapping[str, Mark]) -> Diagram:
     """States by their paths; a marked state marks those around it too."""
     known: dict[Node, Mark] = {chart.nodes[path]: mark for path, mark in marks.items() if path in chart.nodes}
     shown: Mapping[str, Mark] = {around.path: mark for node, mark in known.items() for around in node.line()}
-    boxes = [box for node in chart.nodes.values() for box in _boxes(node, shown.get(node.path, ""))]
-    arrows = [arrow for node in chart.nodes.values() for arrow in _arrows(node)]
+    nodes = _in_order(chart)
+    boxes = [box for node in nodes for box in _boxes(node, shown.get(node.path, ""))]
+    arrows = [arrow for node in nodes for arrow in _arrows(node)]
     if any(arrow.source == _ANY for arrow in arrows):
         boxes.append(Box(_ANY))
     return Diagram("state", title, tuple(boxes), tuple(arrows))
+
+
+def _in_order(chart: Chart) -> list[Node]:
+    """States as they are come by, from the first one on: the order in a document may be another, or none."""
+    found = dict.fromkeys(chart.root.leaf().line()[::-1])
+    waiting = deque(found)
+    while waiting:
+        for arrow in _arrows(waiting.popleft()):
+            for node in chart.nodes[arrow.target].leaf().line()[::-1]:
+                if node not in found:
+                    found[node] = None
+                    waiting.append(node)
+    return list(dict.fromkeys([*found, *chart.nodes.values()]))
 
 
 def _boxes(node: Node, mark: Mark) -> Iterator[Box]:
