@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from perdure.flows import kinds, reading
 from perdure.flows.diagram import Diagram, svg
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,13 @@ def approval() -> Diagram:
     return found
 
 
-PICTURES: dict[str, Callable[[], Diagram]] = {"approval": approval}
+def order() -> Diagram:
+    example("order_machine")  # for its actions
+    body = reading.read((ROOT / "examples/order_machine.yaml").read_bytes(), "order_machine.yaml")
+    return kinds.build(body, version=1).diagram({"paid": "current"})
+
+
+PICTURES: dict[str, Callable[[], Diagram]] = {"approval": approval, "order-machine": order}
 
 
 def drawn(name: str) -> str:

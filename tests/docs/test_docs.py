@@ -22,6 +22,7 @@ from perdure.cli.main import app as commands_app
 from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
+from perdure.flows import kinds, reading
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
 from tests.docs import pictures, settings
@@ -60,6 +61,15 @@ def test_few_blocks_are_left_out() -> None:
 def test_hello_is_the_example(page: str) -> None:
     first = blocks((ROOT / page).read_text())[0]
     assert first.code == (ROOT / "examples/hello.py").read_text()
+
+
+def test_definitions_in_pages_have_no_mistakes() -> None:
+    found = [text for page in PAGES for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)]
+    bodies = [reading.read(text, "page.yaml") for text in found if re.match(r"machine:|graph:", text)]
+    assert bodies
+    for body in bodies:
+        problems = [str(one) for one in kinds.check(body) if "this process has no action" not in one.message]
+        assert problems == [], body
 
 
 @pytest.mark.parametrize("name", pictures.PICTURES)

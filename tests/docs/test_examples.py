@@ -23,6 +23,13 @@ SAYS = {
     "fanout": ["flaky-page     1000 words", "missing-page   NotFound after 1 attempt(s)"],
     "hello": ["Hello, Ada!"],
     "order": ["→ tracking-parcel-1", "refund receipt-2", "put samovar back", "CardDeclined"],
+    "order_machine": [
+        "order@1 is published",
+        "tell Ada: receipt-570",
+        "'state': 'fine'",
+        "put samovar back",
+        "refused",
+    ],
     "poller": ["looks", "of them are replayed"],
 }
 #: What an example is called with: a small number of orders.
