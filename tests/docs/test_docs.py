@@ -64,7 +64,8 @@ def test_hello_is_the_example(page: str) -> None:
 
 
 def test_definitions_in_pages_have_no_mistakes() -> None:
-    found = [text for page in PAGES for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)]
+    block = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    found = [text for page in PAGES for text in block.findall(page.read_text())]
     bodies = [reading.read(text, "page.yaml") for text in found if re.match(r"machine:|graph:", text)]
     assert bodies
     for body in bodies:
