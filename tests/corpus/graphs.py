@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure import action
 from perdure.flows.graph import Graph, build
 from tests.corpus.workflows import CORPUS, Member
 from tests.flows.making import body
 
 #: Their names.
 GRAPHS: list[str] = []
+
+
+@action(name="graphs.book")
+def book(what: str, seat: int) -> str:
+    return f"{what}-{seat}"
+
+
+@book.undo
+def graphs_unbook(what: str, seat: int, ticket: str) -> None:
+    pass
 
 
 def step(name: str, n: Any = 0, **more: Any) -> tuple[str, dict[str, Any]]:
@@ -128,11 +139,11 @@ add(
 add(
     "graph_of_undos",
     {
-        "book": ("action", {"action": "corpus.book", "with": {"what": "hotel", "seat": 1}}),
+        "book": ("action", {"action": "graphs.book", "with": {"what": "hotel", "seat": 1}}),
         "p": "parallel",
-        "car": ("action", {"action": "corpus.book", "with": {"what": "car", "seat": 2}, "onError": "compensate"}),
+        "car": ("action", {"action": "graphs.book", "with": {"what": "car", "seat": 2}, "onError": "compensate"}),
         "nap": delay(1),
-        "bus": ("action", {"action": "corpus.book", "with": {"what": "bus", "seat": 3}}),
+        "bus": ("action", {"action": "graphs.book", "with": {"what": "bus", "seat": 3}}),
         "first": ("join", {"mode": "any"}),
         "go": wait("go", timeout=2),
         "end": ("end", {"status": "failed", "message": "nobody goes"}),
