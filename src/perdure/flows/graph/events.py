@@ -89,10 +89,16 @@ async def task_done(running: Replay, event: str, form: Schema | None, roles: Seq
     """What a person sends who may do so, once it fits the form."""
     while True:
         received, value = await running.receive({event: lambda payload: read(payload, event, form)}, {})
-        if not roles or set(roles) & set(received.roles):
+        if not (reason := _refused(received, roles)):
             return value
-        who = f"{received.by or 'the sender'} has {', '.join(received.roles) or 'none'}"
-        running.reject(received, f"one of the roles {', '.join(roles)} is needed, and {who}")
+        running.reject(received, reason)
+
+
+def _refused(received: Received, roles: Sequence[str]) -> str:
+    """Why this sender may not do the task. Whoever needs a role has to say who it is: the log answers for it."""
+    if roles and set(roles).isdisjoint(received.roles):
+        return f"only {' or '.join(roles)} may send it"
+    return "it does not say who sent it (by=…)" if roles and not received.by else ""
 
 
 _NOBODY: Any = None
