@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core.events import NodeStarted
 from perdure.flows.graph.nodes import Left
-from perdure.flows.graph.state import Split, Token
+from perdure.flows.graph.state import Token
 
 if TYPE_CHECKING:
     from perdure.flows.graph.run import Walk
-
-
-def split_at(token: Token) -> Split:
-    return Split(token.node, token.split)
 
 
 def arrive(walk: Walk, token: Token) -> None:

@@ -31,11 +31,10 @@ D = TypeVar("D", bound=model.Data)
 
 
 class At(Struct, frozen=True):
-    """Where a step works: the execution, its token, and its id there."""
+    """Where a step works: the execution and its token."""
 
     running: Any  # a Replay: msgspec need not know it
     token: Token
-    path: str
 
     @property
     def deadline(self) -> float | None:

@@ -22,7 +22,7 @@ from perdure.errors import ActionFailed, NeverWakes
 from perdure.flows.graph import joins, loops, model, rest, showing
 from perdure.flows.graph.nodes import At, Left, Step
 from perdure.flows.graph.plan import Plan
-from perdure.flows.graph.state import Scope, State, Token
+from perdure.flows.graph.state import Scope, Split, State, Token
 
 #: Nodes that may settle in one turn. Moving tokens takes no steps of the loop, whose limit is therefore never met.
 MOST_AT_ONCE = 100_000
@@ -130,7 +130,7 @@ class Walk:
 
     def _open(self, token: Token) -> None:
         token.stage, token.kind = "open", self.plan.model.nodes[token.node].type
-        task = asyncio.create_task(self.plan.steps[token.node].work(At(self.running, token, self.path(token))))
+        task = asyncio.create_task(self.plan.steps[token.node].work(At(self.running, token)))
         self.tasks[token.id] = task
         task.add_done_callback(lambda _: self._over(token.id))
 
@@ -196,7 +196,7 @@ class Walk:
         self.state.sweep()
         targets = self.plan.ways.all_targets(token.node)
         split = self.state.number()
-        self.state.splits[split] = joins.split_at(token)
+        self.state.splits[split] = Split(token.node, token.split)
         for target in targets:
             self.send(self.born(token.scope, token.value, token.node, split), target)
         self.end(token)
