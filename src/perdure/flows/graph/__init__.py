@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core.replay import Replay
-from perdure.core.signature import Signature
 from perdure.errors import DefinitionInvalid
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import Described
@@ -64,7 +63,6 @@ class Graph(Described):
         bound = {name: bind_name(name) for name in actions(body)} if bounds is None else bounds
         super().__init__(read.name, version, read.queue, read.description, body, bound, hash)
         self.plan = Plan(read, self.bounds)
-        self.signature = _Input(self)
 
     def check_input(self, value: Any) -> None:
         """InvalidValue if no trigger takes this."""
@@ -110,23 +108,6 @@ class Graph(Described):
             if names != [event.name for event in node.data.events]:
                 return Problem(where, f"it waits for {', '.join(names)}, and in this version for others")
         return None
-
-
-class _Input(Signature):
-    """How a graph is called: with one value, which a trigger has to take."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(_called)
-        self._graph = graph
-
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> bytes:
-        data = super().encode(args, kwargs)
-        given, named = self.decode(data)
-        self._graph.check_input(next(iter((*given, *named.values())), None))
-        return data
-
-
-async def _called(input: Any = None) -> Any: ...
 
 
 def _stand(position: Raw) -> State:

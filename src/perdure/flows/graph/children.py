@@ -19,8 +19,7 @@ from perdure.core.replay import Replay
 from perdure.errors import NotRegistered
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
-
-_FIND = "perdure.find_definition"
+from perdure.flows.workflow import find_definition
 
 
 class Called(Struct, frozen=True, omit_defaults=True):
@@ -59,8 +58,9 @@ def _call(name: str, version: int | None, given: Any) -> Called:
 
 async def _published(running: Replay, name: str, version: int | None, given: Any) -> Any:
     """A child that this process has no code of: what was published under its name, found by an action."""
-    find = registry.action(_FIND)
-    found = await running.act(find, Raw(encode([name, version])))
+    found = await running.act(find_definition, Raw(encode([name, version])))
+    if not found["hash"]:
+        raise NotRegistered(f"{name} is code that the worker of this execution does not have: load it there")
     child = Published(name, found["version"], found["hash"], found["queue"])
     return await running.child(child, child.version, Raw(encode([given])))
 
