@@ -621,3 +621,21 @@ async def test_a_circle_in_which_nothing_waits_gets_stuck_with_a_reason(world: W
     run = await world.start(made)
     await run.until("stuck")
     assert "does not come to rest" in str(await run.why())
+
+
+async def test_a_run_is_drawn_with_what_is_done_and_what_is_open(world: World) -> None:
+    made = graph(
+        "drawn_run",
+        {"start": "trigger", "say": say("x"), "wait": ("wait", {"events": [{"name": "go"}]}), "end": "end"},
+        "start > say > wait > end",
+    )
+    run = await world.start(made)
+    await run.until("waiting")
+    assert {box.id: box.mark for box in (await run.diagram()).boxes} == {
+        "start": "done",
+        "say": "done",
+        "wait": "current",
+        "end": "",
+    }
+    await run.send("go")
+    await run.result()
