@@ -40,6 +40,7 @@ from perdure.errors import (
 from perdure.flows.action import Action, action
 from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
+from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
@@ -79,6 +80,7 @@ __all__ = [
     "ExpressionError",
     "External",
     "Forbidden",
+    "Graph",
     "Handled",
     "InvalidValue",
     "LimitReached",

@@ -27,7 +27,7 @@ from perdure.core.commands import Asked, Limits
 from perdure.core.loop import where
 from perdure.core.records import Row
 from perdure.core.replay import Definition, Replay
-from tests.corpus import machines, workflows  # noqa: F401 - machines adds to the corpus
+from tests.corpus import graphs, machines, workflows  # noqa: F401 - graphs and machines add to the corpus
 from tests.corpus.workflows import CORPUS, Member
 
 KEY = "corpus/run"

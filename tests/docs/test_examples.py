@@ -23,6 +23,7 @@ SAYS = {
     "fanout": ["flaky-page     1000 words", "missing-page   NotFound after 1 attempt(s)"],
     "hello": ["Hello, Ada!"],
     "order": ["→ tracking-parcel-1", "refund receipt-2", "put samovar back", "CardDeclined"],
+    "order_graph": ["Inspect the parcel of o-1", "tea packed", "refund receipt-o-2", "release shelf-o-2", "is damaged"],
     "order_machine": [
         "order@1 is published",
         "tell Ada: receipt-570",

@@ -1,0 +1,135 @@
+"""What is wrong with a graph, all of it at once, each with its place and how to mend it.
+
+First what each node says for itself (fields, expressions, actions and their arguments), then how they hang together.
+Warnings are for what runs, but probably not as it was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import UNSET, Struct, structs
+
+from perdure.core import jq
+from perdure.core.jq import tree
+from perdure.core.jq.parser import parse
+from perdure.errors import InvalidValue, NotRegistered, UsageError
+from perdure.flows.bound import Bound, Problem, check_arguments
+from perdure.flows.graph import model
+from perdure.flows.graph.model import Model, Node, read
+from perdure.flows.graph.nodes import step_of
+from perdure.flows.graph.shape import check_shape
+from perdure.flows.registry import registry
+from perdure.flows.schema import Schema
+
+
+def check(body: Mapping[str, Any]) -> list[Problem]:
+    """All problems of a graph; what is missing here is fine."""
+    return problems_of(read(body))
+
+
+def problems_of(graph: Model, bounds: Mapping[str, Bound] | None = None) -> list[Problem]:
+    """`bounds` names actions that are known from elsewhere, and need not be in this process."""
+    found = list(graph.problems)
+    for node in graph.nodes.values():
+        if node.data is not None:
+            found += _check_node(node, graph, bounds or {})
+    if not any(one.where in ("nodes", "edges") for one in found):  # else there is nothing to look at
+        found += check_shape(graph)
+    return found
+
+
+def _check_node(node: Node, graph: Model, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
+    where = f"nodes.{node.id}"
+    try:
+        step_of(node, {})
+    except InvalidValue as error:
+        yield Problem(where, str(error))
+    match node.data:
+        case model.Act():
+            if node.data.action not in bounds:
+                yield from _check_action(node.data, where)
+        case model.Loop(name=name) if name in model.TAKEN or not name.isidentifier():
+            yield Problem(where, f"items cannot be called {name!r}", "choose another name for `as`")
+        case model.Switch(cases=cases):
+            handles = [case.handle for case in cases]
+            if any(not handle or handle in ("default", "error") for handle in handles):
+                yield Problem(where, "a case needs a handle of its own", "'default' and 'error' have their meaning")
+        case model.End(status="completed", message=message) if message:
+            yield Problem(where, "a message is for an end that fails", 'give it "status": "failed"', "warning")
+        case model.End(status="failed", result=result) if result is not UNSET:
+            yield Problem(where, "an end that fails has no result", "say it in the message", "warning")
+        case model.Child(workflow=workflow, version=version):
+            yield from _check_child(workflow, version, where)
+        case _:
+            pass
+    for name in dict.fromkeys(_outputs_named(node.data)):
+        if name not in graph.nodes:
+            yield Problem(where, f"it refers to .outputs.{name}, and there is no such node", "name the node's id")
+
+
+def _check_action(data: model.Act, where: str) -> Iterator[Problem]:
+    try:
+        action = registry.action(data.action)
+    except (NotRegistered, UsageError) as error:
+        yield Problem(where, str(error), "load the code that has the action")
+        return
+    wrong = check_arguments(action, data.given, where)
+    yield from wrong
+    if not wrong and isinstance(data.given, dict):
+        parameters = Schema({**action.schema()["parameters"], "required": []})
+        literal = {name: value for name, value in data.given.items() if not any(_texts(value))}
+        for message in parameters.check(literal):
+            yield Problem(f"{where}.with", f"the arguments do not fit {data.action}: {message}")
+
+
+def _check_child(workflow: str, version: int | None, where: str) -> Iterator[Problem]:
+    try:
+        registry.workflow(workflow, version)
+    except NotRegistered:
+        wanted = workflow if version is None else f"{workflow}@{version}"
+        yield Problem(where, f"this process has no workflow {wanted}", "publish it before this runs", "warning")
+
+
+def _outputs_named(data: model.Data) -> Iterator[str]:
+    """The nodes whose outputs the expressions of a node name: `.outputs.x`, where `.` is still the whole."""
+    for text in _texts(structs.asdict(data)):
+        try:
+            waiting: list[Any] = [parse(text)]
+        except InvalidValue:
+            continue
+        while waiting:
+            match waiting.pop():
+                case tree.Index(tree.Index(tree.Identity(), tree.Literal("outputs")), tree.Literal(str() as name)):
+                    yield name
+                case tree.Index(term) | tree.Slice(term) | tree.Iterate(term) | tree.Negate(term):
+                    waiting.append(term)
+                case tree.Array(body):
+                    waiting.append(body)
+                case tree.Object(entries):
+                    waiting += [value for _, value in entries]
+                case tree.Pipe((first, *_)):
+                    waiting.append(first)
+                case tree.Comma(items):
+                    waiting += items
+                case tree.Binary(_, left, right) | tree.Logic(_, left, right) | tree.Otherwise(left, right):
+                    waiting += [left, right]
+                case tree.If(condition, then, orelse):
+                    waiting += [condition, then, orelse]
+                case tree.Text(parts):
+                    waiting += parts
+                case _:
+                    pass
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The expressions in a value."""
+    if isinstance(value, str) and jq.is_expression(value):
+        yield jq.expression(value)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from [one] if name == "when" and isinstance(one, str) and not jq.is_expression(one) else _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(structs.asdict(one) if isinstance(one, Struct) else one)
