@@ -6,12 +6,16 @@ To draw them after a definition or the drawing has changed: python -m tests.docs
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from perdure.flows import kinds, reading
 from perdure.flows.diagram import Diagram, svg
+from perdure.flows.registry import registry
+from tests.docs.page import blocks
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/pictures"
@@ -36,11 +40,45 @@ def order() -> Diagram:
     return kinds.build(body, version=1).diagram({"paid": "current"})
 
 
-PICTURES: dict[str, Callable[[], Diagram]] = {"approval": approval, "order-machine": order}
+def order_graph() -> Diagram:
+    found: Diagram = example("order_graph").order.diagram({"inspect": "current", "placed": "done"})
+    return found
+
+
+def of_page(page: str, name: str) -> Diagram:
+    """A definition in the code of a page, whose other blocks only use it."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks((ROOT / "docs" / page).read_text()):
+        if "await" not in block.code or "@workflow" in block.code:
+            exec(block.code, namespace)
+    found: Diagram = namespace[name].diagram()
+    return found
+
+
+PICTURES: dict[str, Callable[[], Diagram]] = {
+    "approval": approval,
+    "order-machine": order,
+    "order-graph": order_graph,
+    "invoice-machine": lambda: of_page("howto/code-machine-graph.md", "invoice_machine"),
+    "invoice-graph": lambda: of_page("howto/code-machine-graph.md", "invoice_graph"),
+}
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A registry without what others have registered: examples have actions of the same names."""
+    actions, workflows = registry._actions, registry._workflows
+    registry._actions = {name: known for name, known in actions.items() if name.startswith("perdure.")}
+    registry._workflows = {}
+    try:
+        yield
+    finally:
+        registry._actions, registry._workflows = actions, workflows
 
 
 def drawn(name: str) -> str:
-    return svg(PICTURES[name]()) + "\n"
+    with alone():
+        return svg(PICTURES[name]()) + "\n"
 
 
 if __name__ == "__main__":
