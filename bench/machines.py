@@ -68,7 +68,7 @@ async def answer(name: str) -> None:
 
 
 endless = Machine(
-    "endless",
+    "endless_machine",
     initial="on",
     states={
         "on": State(on={"turn": To("off", set=lambda data, event: {"n": data["n"] + 1})}),

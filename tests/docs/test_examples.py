@@ -15,7 +15,7 @@ from tests.docs.conftest import ROOT, Done, Job, environment
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "approval": ["yes well spent", "→ yes", "nobody answered", "→ timed out"],
-    "approval_machine": ["to the director: Bob", "only director may send it", "'decided_by': 'dora'"],
+    "approval_machine": ["to the director: Bob", "only director may send it", "decided_by='dora'"],
     "children": ["['ONE', 'TWO', 'THREE']", "book-1.3: failed", "Durable Tales is on the shelf"],
     "demo": ["took over", "TakenOver", "6 calls, 5 keys", "refund → null", "no lost step"],
     "demo_cluster": ["kill -9", "FLUSHALL", "200  completed", "0  lost", "0  doubled", "take-overs"],

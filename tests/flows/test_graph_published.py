@@ -9,6 +9,7 @@ import pytest
 
 from perdure import InvalidValue, action
 from perdure.errors import DefinitionInvalid, MigrationRefused
+from perdure.flows.registry import registry
 from perdure.testing import World
 from tests.flows.making import body, settled
 
@@ -16,6 +17,11 @@ from tests.flows.making import body, settled
 @action(name="published.say")
 async def say(text: Any) -> str:
     return f"said {text}"
+
+
+@pytest.fixture(autouse=True)
+def _own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_workflows", {})  # other tests have workflows of these names
 
 
 SAY = ("action", {"action": "published.say", "with": {"text": "${ .trigger }"}})

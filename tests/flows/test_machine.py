@@ -128,7 +128,7 @@ async def test_events_move_a_machine_to_its_end(world: World) -> None:
     await run.send("submit")
     await run.send("comment", Comment("fine"))
     await run.send("approve", by="ann", roles=["manager"])
-    assert await run.result() == {"amount": 5, "notes": ["fine"], "by": "ann"}
+    assert await run.result() == Request(5, ["fine"], "ann")
     assert seen == ["asked", "left", "approved"]
     assert await changes(run) == [
         ("", "draft", ""),

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from perdure import Perdure, Run, action, event, workflow
+from perdure import Do, Machine, Perdure, Run, State, To, action, event, workflow
 
 
 @dataclass
@@ -85,3 +85,27 @@ async def client(app: Perdure) -> None:
     assert_type(app.run(typed_child, 3), str)
     assert_type(await app.start("order", {"item": "tea"}, version=2), Run[Any])
     await app.start(typed_child, 1, version=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+door = Machine("door", initial="shut", states={"shut": State(on={"push": "open"}), "open": State(final=True)})
+typed = Machine(
+    "typed",
+    data=Order,
+    initial="new",
+    output=lambda order: order.id,
+    states={
+        "new": State(on={"pay": To("paid", do=[Do(charge)], when=lambda order, event: order.id > 0)}),
+        "paid": State(final=True),
+    },
+)
+
+
+async def starts_machines(app: Perdure) -> None:
+    assert_type(door, Machine[Any])
+    assert_type(typed, Machine[Order])
+    await app.start(door)
+    await app.start(door, {"color": "red"})
+    await app.start(typed, Order(1))
+    await app.start(typed, 5)  # type: ignore[arg-type]
+    run = app.get("typed-1")
+    await run.send("pay", by="ann", roles=["clerk"], validate="now")

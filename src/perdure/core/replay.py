@@ -31,6 +31,7 @@ from perdure.errors import (
     NeverWakes,
     Nondeterminism,
     Undecodable,
+    UsageError,
 )
 
 _decode_json = msgspec.json.decode
@@ -275,11 +276,16 @@ class Replay(Asking):
         self.published = _decode_json(event.published) or {}
         self.cancel, self.outcome = event.cancel, None
         self.actions, self.children, self.waiters, self.orphans = {}, {}, [], {}
-        undo_of = self.definition.undo_of
-        self.undos = [Undo(undo_of(owed), owed.args, owed.result, owed.version) for owed in event.undos]
+        self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
         self.hash, self.position = event.hash, None
         self._begin(self.definition.resume, event.input)
+
+    def _owed(self, owed: ev.Owed) -> Undo:
+        try:
+            return Undo(self.definition.undo_of(owed), owed.args, owed.result, owed.version)
+        except UsageError as error:
+            raise Undecodable(f"{self.key}: what was done cannot be undone: {error}") from error
 
     # The end.
 

@@ -184,8 +184,9 @@ def owed(running: Replay) -> list[Owed]:
 
 
 def undo_named(name: str, bounds: Mapping[str, Bound]) -> Action[..., Any]:
-    """The undo of this name: what compensates one of these actions."""
+    """The undo of this name: what compensates one of these actions. Others may have an undo of the same name."""
     for bound in bounds.values():
         if bound.undo is not None and bound.undo.name == name:
-            return Call(bound.undo).spec()
+            undo = Call(bound).spec().compensation
+            return undo if undo is not None else Call(bound.undo).spec()
     return Call(bind_name(name)).spec()

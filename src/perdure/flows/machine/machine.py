@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 from msgspec import Raw, structs
@@ -32,7 +32,7 @@ from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import DefinitionInvalid, InvalidValue, Undecodable
-from perdure.flows.action import Action
+from perdure.flows.action import Action, Call
 from perdure.flows.bound import Problem
 from perdure.flows.described import Described
 from perdure.flows.diagram import Diagram, Mark
@@ -58,6 +58,38 @@ class Machine(Described, Generic[D]):
 
     kind = "machine"
 
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        initial: str,
+        states: Mapping[str, State],
+        data: type[D],
+        events: Mapping[str, Any] | None = ...,
+        on: Mapping[str, Tos] | None = ...,
+        output: Callable[[D], Any] | Mapping[str, Any] | None = ...,
+        publish: Sequence[str] = ...,
+        version: int = ...,
+        queue: str = ...,
+        description: str = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Machine[Any],
+        name: str,
+        *,
+        initial: str,
+        states: Mapping[str, State],
+        data: None = ...,
+        events: Mapping[str, Any] | None = ...,
+        on: Mapping[str, Tos] | None = ...,
+        output: Callable[[Any], Any] | Mapping[str, Any] | None = ...,
+        publish: Sequence[str] = ...,
+        version: int = ...,
+        queue: str = ...,
+        description: str = ...,
+    ) -> None: ...
     def __init__(
         self,
         name: str,
@@ -67,7 +99,7 @@ class Machine(Described, Generic[D]):
         data: type[D] | None = None,
         events: Mapping[str, Any] | None = None,
         on: Mapping[str, Tos] | None = None,
-        output: Callable[[D], Any] | Any = None,
+        output: Callable[[D], Any] | Mapping[str, Any] | None = None,
         publish: Sequence[str] = (),
         version: int = 1,
         queue: str = "default",
@@ -80,12 +112,15 @@ class Machine(Described, Generic[D]):
         kinds = {event: codec_for(kind) for event, kind in (events or {}).items()}
         self._complete(chart, codec_for(data) if data is not None else None, kinds, output, publish)
         if data is not None:
-            self.signature = _signature(data)
+            self.signature = _signature(data, data if output is None else Any)
         if problems := [one for one in check(chart, self.events) if one.level == "error"]:
             raise DefinitionInvalid(f"machine {name}", problems)
         for fn in self._functions():
             guard.refuse(fn)
         registry.add_workflow(self)
+
+    def __call__(self, input: D = None, /) -> Call[Any]:  # type: ignore[assignment]
+        return super().__call__(input)
 
     @classmethod
     def described(
@@ -233,13 +268,13 @@ class Machine(Described, Generic[D]):
         return reasons[-1]
 
 
-def _signature(data: Any) -> Signature:
+def _signature(data: Any, returns: Any) -> Signature:
     """A machine is called with its first data."""
 
     async def start(input: Any) -> Any: ...
 
     typed = types.FunctionType(start.__code__, {}, "start")
-    typed.__annotations__ = {"input": data, "return": Any}
+    typed.__annotations__ = {"input": data, "return": returns}
     return Signature(typed)
 
 
