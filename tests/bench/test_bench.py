@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import bench
-from bench import embedded, fleet
-from bench.__main__ import main, measure_embedded, measure_fleet
+from bench import embedded, fleet, machines
+from bench.__main__ import main, measure_embedded, measure_fleet, measure_machines
 from bench.fleet import Job, engine, warm_up
 from bench.load import closed, paced, percentile
 from bench.servers import Servers, cpu_of
 from bench.stored import fill
+from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.stores.postgres import PostgresStore
 from perdure.testing.invariants import check_log
@@ -118,6 +119,18 @@ def test_the_embedded_part_runs() -> None:
         assert 0 < one["p50"] <= one["p99"]
     assert found["replay"]["events"] == 51
     assert found["waiting"]["count"] == 20
+
+
+def test_the_part_about_machines_runs() -> None:
+    found = measure_machines(machines.Scale(count=10, at_once=5, rounds=1, short=3, long=40, asked=2))
+    assert found["code"]["ratio"] == found["code"]["machine"] / found["code"]["code"] > 0
+    assert found["log"]["ratio"] == found["log"]["long"] / found["log"]["short"] > 0
+
+
+def test_the_log_of_a_long_lived_machine_is_one_that_the_engine_would_write() -> None:
+    rows = machines.log(5)
+    check_log(rows)
+    assert [ev.read(row).to_state for row in rows if row.type == ev.NUMBERS[ev.StateChanged]][-1] == "off"  # type: ignore[union-attr]
 
 
 def test_the_figures_are_written_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
