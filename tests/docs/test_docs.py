@@ -217,6 +217,7 @@ INTERNAL = {
         "no_news",
         "new_id",
     },
+    Run: {"since_restart"},
     Action: {"absent", "decode_result", "failure", "same_args"},
     Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "hash", "resume", "same_args", "undo_of"},
 }

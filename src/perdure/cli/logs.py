@@ -19,7 +19,7 @@ from typer import Argument, Option
 
 from perdure.cli.command import AppOption, Call, Module, RunId, command
 from perdure.cli.display import head_data, status_text, styled
-from perdure.core import copies, events as ev
+from perdure.core import copies
 from perdure.core.commands import Limits
 from perdure.core.loop import turns
 from perdure.core.records import Head, Row, ShownStatus, id_of
@@ -28,11 +28,9 @@ from perdure.errors import PerdureError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.app import Perdure
 from perdure.runtime.published import ref_in
-from perdure.runtime.run import Run
 
 PANEL = "Logs"
 _OPEN: tuple[ShownStatus, ...] = ("running", "waiting", "paused", "stuck")
-_RESTARTED = ev.NUMBERS[ev.Restarted]
 _STYLES = {"fits": "green", "mended": "green", "stuck": "yellow", "diverges": "red", "missing": "magenta"}
 
 Answer = Literal["fits", "mended", "stuck", "diverges", "missing"]
@@ -110,7 +108,7 @@ async def _open(client: Perdure, workflow: str | None) -> AsyncIterator[Head]:
 async def _replayed(client: Perdure, head: Head) -> Finding:
     definition: Any = registry.find(head.definition)
     place = (id_of(head.key), head.definition, head.shown, head.version)
-    rows = await _since_restart(client.get(id_of(head.key)))
+    rows = await client.get(id_of(head.key)).since_restart()
     if (ref := ref_in(head.key, rows)) is not None and ref.hash:
         definition = await client.published.one(ref)
     if definition is None:
@@ -119,16 +117,6 @@ async def _replayed(client: Perdure, head: Head) -> Finding:
     if head.status == "stuck":
         return Finding(*place, "mended" if fault is None else "stuck", fault or "")
     return Finding(*place, "fits" if fault is None else "diverges", fault or "")
-
-
-async def _since_restart(run: Run[Any]) -> list[Row]:
-    """The rows that a worker would replay: from the newest Restarted on."""
-    rows: list[Row] = []
-    async for row in run.rows():
-        if row.type % 1000 == _RESTARTED:
-            rows.clear()
-        rows.append(row)
-    return rows
 
 
 def differs(key: str, definition: Any, rows: Sequence[Row], limits: Limits) -> str | None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: How the id of such a letter begins.
 LETTER = "/migrate:"
-_RESTARTED = ev.NUMBERS[ev.Restarted]
 
 
 def checkpoint(
@@ -77,7 +76,7 @@ def _places(replay: Replay) -> str:
 async def migrate(app: Perdure, run: Run[Any], version: int, by: str, timeout: Duration | None) -> None:
     """Ask for it, and wait until it is judged."""
     head = await run.head()
-    rows = await _since_restart(run)
+    rows = await run.since_restart()
     ref = ref_in(run.key, rows)
     _check_head(run, head, ref)
     assert ref is not None
@@ -137,13 +136,3 @@ async def _judged(run: Run[Any], id: str, after: int, version: int) -> None:
 
 def _refused(run: Run[Any], problems: list[Problem]) -> MigrationRefused:
     return MigrationRefused(f"{run.key} keeps its version: {'; '.join(map(str, problems))}", run.key, problems)
-
-
-async def _since_restart(run: Run[Any]) -> list[Row]:
-    """The rows that a worker would replay."""
-    rows: list[Row] = []
-    async for row in run.rows():
-        if row.type % 1000 == _RESTARTED:
-            rows.clear()
-        rows.append(row)
-    return rows

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 _PAGE = 1000
+_RESTARTED = ev.NUMBERS[ev.Restarted]
 
 
 class Run(Generic[R_co]):
@@ -116,6 +117,15 @@ class Run(Generic[R_co]):
             after = page[-1].version
             if len(page) < _PAGE:
                 return
+
+    async def since_restart(self) -> list[Row]:
+        """The rows that a worker would replay: from the newest Restarted on."""
+        rows: list[Row] = []
+        async for row in self.rows():
+            if row.type % 1000 == _RESTARTED:
+                rows.clear()
+            rows.append(row)
+        return rows
 
     async def log(self, after: int = 0, until: int | None = None) -> list[view.Entry]:
         """The events of the log, readable."""
