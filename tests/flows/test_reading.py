@@ -35,10 +35,10 @@ list:
 
 
 def refused(text: str | bytes, name: str = "a.yaml") -> str:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidValue) as caught:
         read(text, name)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 3, "what is too much is refused while it is being read"
     return str(caught.value)
 
 

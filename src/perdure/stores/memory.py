@@ -113,13 +113,22 @@ class _Agenda:
         it.noted = due
 
     def first(self, queues: Sequence[str], definitions: Sequence[str]) -> tuple[int, _Execution] | None:
-        tops = [top for q in queues for d in definitions if (top := self._top(self._heaps.get((q, d), []))) is not None]
+        return self._first(self._served(queues, definitions))
+
+    def _first(self, heaps: Sequence[list[tuple[int, str]]]) -> tuple[int, _Execution] | None:
+        tops = [top for heap in heaps if (top := self._top(heap)) is not None]
         return min(tops, key=lambda top: top[0], default=None)
+
+    def _served(self, queues: Sequence[str], definitions: Sequence[str]) -> list[list[tuple[int, str]]]:
+        """Of many definitions only a few have executions."""
+        known = set(definitions)
+        return [heap for (queue, definition), heap in self._heaps.items() if queue in queues and definition in known]
 
     def pull(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
         """Take the earliest ones that are due off the agenda; the caller notes each of them again."""
+        heaps = self._served(queues, definitions)
         for _ in range(limit):
-            first = self.first(queues, definitions)
+            first = self._first(heaps)
             if first is None or first[0] > now:
                 return
             it = first[1]
@@ -129,7 +138,7 @@ class _Agenda:
 
     def latest(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
         """The latest ones that are due, in the order of their times; they stay on the agenda."""
-        entries = (entry for q in queues for d in definitions for entry in self._heaps.get((q, d), ()))
+        entries = (entry for heap in self._served(queues, definitions) for entry in heap)
         true = ((due, key) for due, key in entries if due <= now and self._executions[key].earliest() == due)
         for _, key in sorted(nlargest(limit, true)):
             yield self._executions[key]

@@ -282,9 +282,12 @@ class Chart:
         args = self._term(where, "args", lambda: filler(do.args))
         if self._known is None and isinstance(do.args, Mapping | list | tuple):
             self.problems += check_arguments(action or registry.action(bound.name), do.args, where)
+        call = Call(bound, do.retries, do.timeout)
         try:
-            call = Call(bound, do.retries, do.timeout)
-            call.spec()
+            if action is None:
+                call.spec()
+            elif do.retries is not None or do.timeout is not None:
+                action = action.options(retries=do.retries, timeout=do.timeout)
         except (InvalidValue, UsageError) as error:
             self._wrong(where, str(error))
             return None
