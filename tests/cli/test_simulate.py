@@ -103,8 +103,22 @@ def test_where_an_execution_is_is_marked_in_its_picture(dry: Shop) -> None:
         dry.run("send", "e1", "submit")
         while "review" not in dry.out("state", "e1"):
             time.sleep(0.05)
+        assert "only manager may send it" not in dry.out("show", "e1")
+        assert "does not take approve: only" in dry.error("send", "e1", "approve", "--now", code=1)
+    assert "unknown place" not in dry.out("why", "e1")
     assert "class b_review current" in dry.out("show", "e1", "--diagram", "mermaid")
     assert "<svg" in dry.out("show", "e1", "--diagram", "svg")
+
+
+def test_an_event_is_sent_in_a_role(dry: Shop) -> None:
+    dry.run("publish", "expense.yaml", "--code", "shop.py")
+    dry.run("start", "expense", '{"who":"Ada","cents":5}', "--id", "e1")
+    dry.run("send", "e1", "submit")
+    dry.run("send", "e1", "approve", "--role", "clerk", "--role", "manager")
+    with dry.process("worker", "shop.py") as worker:
+        worker.line("ready: ")
+        while "approved" not in dry.out("state", "e1"):
+            time.sleep(0.05)
 
 
 def test_an_execution_of_code_has_no_picture(dry: Shop) -> None:

@@ -643,3 +643,25 @@ def test_functions_that_cannot_be_replayed_are_refused() -> None:
             initial="a",
             states={"a": State(on={"x": To("b", when=lambda data, event: time.time() > 0)}), "b": State(final=True)},
         )
+
+
+async def test_the_options_of_an_action_hold_for_its_call(world: World) -> None:
+    tries: list[int] = []
+
+    @action(name="machine.stubborn")
+    async def stubborn() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("not yet")
+        return "done"
+
+    machine = Machine(
+        "stubborn-machine",
+        initial="a",
+        states={
+            "a": State(entry=[Do(stubborn, retries=5, set=lambda data, result: {"said": result})], always="b"),
+            "b": State(final=True),
+        },
+    )
+    assert await (await world.start(machine)).result() == {"said": "done"}
+    assert len(tries) == 3

@@ -98,17 +98,23 @@ async def send(
     name: Annotated[str, Argument(metavar="NAME", help="The event's name.", show_default=False)],
     payload: Annotated[str, Argument(metavar="PAYLOAD", help="In JSON.", show_default=False)] = "null",
     event: Annotated[str | None, Option("--id", metavar="EVENT", help="The same id twice is one event.")] = None,
+    role: Annotated[list[str] | None, Option("--role", help="In which you send it, for machines; repeatable.")] = None,
+    now: Annotated[
+        bool, Option("--now", help="Refuse it at once if a machine does not take it where it rests.")
+    ] = False,
     app: AppOption = None,
 ) -> None:
     """Send an event to an execution.
 
-    Accepted means durable: it is applied exactly once.
+    Accepted means durable: it is applied exactly once. A machine may still reject it when its turn comes; the log tells.
 
     Example: perdure send order-42 packed '{"tracking": "X1"}'
     """
     value = values.json_value(payload, "the payload")
     async with call.client(app) as client:
-        event_id = await client.send(id, name, value, event_id=event, by=user())
+        event_id = await client.send(
+            id, name, value, event_id=event, by=user(), roles=role or (), validate="now" if now else "later"
+        )
         if call.show.json:
             call.show.data({"id": id, "event": event_id, "name": name, "accepted": True})
         else:

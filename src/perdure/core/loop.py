@@ -441,6 +441,10 @@ def _bury(undead: Any) -> None:
         pythonapi.Py_IncRef(py_object(undead))
 
 
+#: Where a task is that runs no code of the user's: in a machine or a graph.
+NOWHERE = "an unknown place"
+
+
 def where(task: asyncio.Task[Any]) -> str:
     """The innermost line of user code at which a suspended task waits."""
     node: Any = task.get_coro()
@@ -450,7 +454,7 @@ def where(task: asyncio.Task[Any]) -> str:
         if frame is not None and not _internal(frame):
             at = frame
         node = getattr(node, "cr_await", None) or getattr(node, "ag_await", None) or getattr(node, "gi_yieldfrom", None)
-    return f"{at.f_code.co_qualname}, line {at.f_lineno}" if at is not None else "an unknown place"
+    return f"{at.f_code.co_qualname}, line {at.f_lineno}" if at is not None else NOWHERE
 
 
 def _internal(frame: FrameType) -> bool:

@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.codec import digest
+from perdure.core.loop import NOWHERE
 from perdure.core.records import Start, Status, definition_of, id_of
 from perdure.core.replay import Replay
 
@@ -51,7 +52,7 @@ def result_of(outcome: ev.Event | None) -> Raw:
 
 def waits(replay: Replay) -> dict[str, Any]:
     """What `why` shows of an execution that is not in memory."""
-    found: dict[str, Any] = {"at": replay.places()}
+    found: dict[str, Any] = {"at": [place for place in replay.places() if place != NOWHERE]}
     if replay.waiters:
         found["events"] = [
             {"names": list(waiter.wanted), "match": waiter.match, "since": waiter.since}
