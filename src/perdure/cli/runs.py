@@ -106,7 +106,7 @@ async def send(
 ) -> None:
     """Send an event to an execution.
 
-    Accepted means durable: it is applied exactly once. A machine may still reject it when its turn comes; the log tells.
+    Accepted means durable: it is applied exactly once. A machine may reject it when its turn comes: its log tells.
 
     Example: perdure send order-42 packed '{"tracking": "X1"}'
     """
