@@ -543,7 +543,7 @@ async def test_many_waiting_events_cost_a_log_of_linear_size(world: World) -> No
 
 async def test_a_bad_event_does_not_end_a_machine(world: World) -> None:
     def add(data: dict[str, Any], event: Any) -> None:
-        data["half"] = True
+        data["said"].append(event.payload["say"])
         data["n"] += event.payload["n"]
 
     machine = Machine(
@@ -554,15 +554,15 @@ async def test_a_bad_event_does_not_end_a_machine(world: World) -> None:
             "end": State(final=True),
         },
     )
-    run = await world.start(machine, {"n": 1})
-    await run.send("add", {"m": 1})
+    run = await world.start(machine, {"n": 1, "said": []})
+    await run.send("add", {"say": "half of it"})
     await run.send("end", 5)
     await run.until("waiting")
     assert [name for name, _ in await rejected(run)] == ["add", "end"]
     assert [reason.split(":")[0] for _, reason in await rejected(run)] == ["KeyError", "TypeError"]
-    await run.send("add", {"n": 2})
+    await run.send("add", {"n": 2, "say": "all of it"})
     await run.send("end", {"now": True})
-    assert await run.result() == {"n": 3, "half": True}
+    assert await run.result() == {"n": 3, "said": ["all of it"]}
 
 
 async def test_a_machine_can_be_a_child_and_sends_can_come_from_workflows(world: World) -> None:
@@ -665,3 +665,95 @@ async def test_the_options_of_an_action_hold_for_its_call(world: World) -> None:
     )
     assert await (await world.start(machine)).result() == {"said": "done"}
     assert len(tries) == 3
+
+
+async def test_a_timer_that_went_off_during_a_step_that_left_its_state_is_forgotten(world: World) -> None:
+    machine = Machine(
+        "forgetful-machine",
+        initial="a",
+        states={
+            "a": State(
+                after={"1s": "late"},
+                on={"go": To(do=[Do(slow, ["x", 5.0])], set=lambda data, event: {"gone": True}), "late": "bad"},
+                always=To("b", when=lambda data, event: bool(data.get("gone"))),
+            ),
+            "b": State(on={"late": "bad", "noise": To(), "end": "end"}),
+            "bad": State(final=True),
+            "end": State(final=True),
+        },
+    )
+    run = await world.start(machine)
+    await run.send("go")
+    for _ in range(5):
+        await run.send("noise")  # while events wait, there is no checkpoint after every step
+    await world.advance("10s")
+    assert await state_of(run) == "b"
+    await run.send("end")
+    await run.result()
+    assert await state_of(run) == "end"
+
+
+@pytest.mark.parametrize("noise", [0, 5], ids=["with a checkpoint", "without a checkpoint"])
+async def test_a_timer_that_went_off_during_a_step_is_heard_after_it(noise: int, world: World) -> None:
+    machine = Machine(
+        "patient-timer-machine",
+        initial="a",
+        states={
+            "a": State(after={"1s": "late"}, on={"go": To(do=[Do(slow, ["x", 5.0])]), "late": "end", "noise": To()}),
+            "end": State(final=True),
+        },
+    )
+    run = await world.start(machine)
+    await run.send("go")
+    for _ in range(noise):
+        await run.send("noise")
+    await world.advance("6s")
+    assert await run.status() == "completed"
+    assert seen == ["x…", "x"]
+
+
+async def test_the_event_of_a_timer_needs_no_role(world: World) -> None:
+    machine = Machine(
+        "roleless-machine",
+        initial="a",
+        states={"a": State(after={"1m": "close"}, on={"close": To("end", roles=["clerk"])}), "end": State(final=True)},
+    )
+    run = await world.start(machine)
+    await world.advance("2m")
+    assert await run.status() == "completed"
+
+
+async def test_a_timer_that_nothing_follows_leaves_the_machine_waiting_as_before(world: World) -> None:
+    machine = Machine(
+        "unmoved-machine",
+        initial="a",
+        states={
+            "a": State(after={"1m": To("end", when=lambda data, event: False)}, on={"go": "end"}),
+            "end": State(final=True),
+        },
+    )
+    run = await world.start(machine)
+    await world.advance("2m")
+    assert await rejected(run) == [("after 1m", "the condition does not hold")]
+    assert [reason.kind for reason in (await run.why()).reasons] == ["event"]
+    await run.send("go")
+    await run.result()
+
+
+async def test_a_machine_that_was_changed_under_its_version_gets_stuck(world: World) -> None:
+    def made(first: str) -> Machine[Any]:
+        return Machine(
+            "changed-machine",
+            initial=first,
+            states={
+                "a": State(entry=[Do(slow, ["x", 60.0])], on={"go": "b"}),
+                "b": State(entry=[Do(slow, ["x", 60.0])], on={"go": "a"}),
+            },
+        )
+
+    run = await world.start(made("a"))
+    await world.advance("1s")
+    made("b")  # registered instead
+    await world.crash()
+    await run.until("stuck")
+    assert "give a changed definition another version" in str(await run.why())

@@ -123,15 +123,14 @@ class MachineRun:
 
     async def _next(self) -> ev.Received | tuple[Node, Timer]:
         if self._fired:
-            return self._fired.popleft()
-        self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
-        try:
-            found: ev.Received | tuple[Node, Timer] = (await self._waiter.future)[0]
-        except asyncio.CancelledError:
-            self._running.unlisten(self._waiter)
-            raise
-        finally:
+            found: ev.Received | tuple[Node, Timer] = self._fired.popleft()
+        else:
+            self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
+            found = (await self._waiter.future)[0]
             self._waiter = None
+        if not isinstance(found, ev.Received):
+            node, timer = found
+            del self._handles[node.path][timer.key]  # until now a checkpoint had to keep it
         return found
 
     def _arm(self, node: Node, timer: Timer, due: float) -> None:
@@ -139,7 +138,6 @@ class MachineRun:
         self._handles.setdefault(node.path, {})[timer.key] = loop.call_at(due, self._fire, node, timer)
 
     def _fire(self, node: Node, timer: Timer) -> None:
-        self._handles[node.path].pop(timer.key, None)
         waiter = self._waiter
         if waiter is None or waiter.future.done():
             self._fired.append((node, timer))
@@ -274,13 +272,7 @@ class MachineRun:
                 under_way[asyncio.create_task(self._run(task, event), name=task.name)] = task
             if not under_way:
                 break
-            try:
-                ended, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                for one in under_way:
-                    one.cancel()
-                await asyncio.wait(under_way)
-                raise
+            ended, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             for one in ended:
                 task = under_way.pop(one)
                 if (failed := one.result()) is None or task.optional:
