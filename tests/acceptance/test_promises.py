@@ -4,8 +4,8 @@ Of the client of the stream:
 
 | promise | shown by |
 |---|---|
-| events are published to the stream | src/perdure/testing/contract.py::test_a_hint_is_received |
-| messages are read from the stream | src/perdure/testing/contract.py::test_a_hint_wakes_who_waits |
+| events are published to the stream | src/perdure/testing/contract/streams.py::test_a_hint_is_received |
+| messages are read from the stream | src/perdure/testing/contract/streams.py::test_a_hint_wakes_who_waits |
 | pending messages are claimed | tests/streams/test_redis.py::test_what_a_dead_worker_was_given_goes_to_another_one |
 | a message is acknowledged | tests/streams/test_redis.py::test_an_acked_hint_leaves_nothing_behind |
 | and comes again if it is not | tests/streams/test_redis.py::test_a_hint_that_is_not_acked_comes_again |
@@ -14,10 +14,10 @@ Of the runtime:
 
 | promise | shown by |
 |---|---|
-| an event is enqueued | src/perdure/testing/contract.py::test_mail_is_accepted_into_the_mailbox |
+| an event is enqueued | src/perdure/testing/contract/sending.py::test_mail_is_accepted_into_the_mailbox |
 | an event is enqueued and published | tests/streams/test_redis_workers.py::test_hints_alone_bring_the_work_of_a_client_to_all_workers |
 | an event is validated | tests/runtime/test_flows.py::test_declared_events_are_checked_when_they_are_sent |
-| an event is handled once | src/perdure/testing/contract.py::test_mail_that_was_folded_is_a_duplicate |
+| an event is handled once | src/perdure/testing/contract/sending.py::test_mail_that_was_folded_is_a_duplicate |
 | an event is processed | tests/runtime/test_flows.py::test_an_event_wakes_a_waiting_workflow |
 | a queued event is replayed and processed | tests/acceptance/test_cluster.py::test_steps_on_alternating_workers_give_the_same_log_as_on_one |
 | from submission to processing nobody waits | tests/acceptance/test_cluster_load.py::test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come |
@@ -26,12 +26,12 @@ Of locks:
 
 | promise | shown by |
 |---|---|
-| a lock is acquired | src/perdure/testing/contract.py::test_a_lock_has_one_holder |
+| a lock is acquired | src/perdure/testing/contract/locks.py::test_a_lock_has_one_holder |
 | a lock is acquired by one process | tests/acceptance/test_cluster_load.py::test_a_lock_on_postgres_is_held_by_one_process_at_a_time |
-| a lock is released | src/perdure/testing/contract.py::test_a_lock_that_was_dropped_is_free |
+| a lock is released | src/perdure/testing/contract/locks.py::test_a_lock_that_was_dropped_is_free |
 | a lock is released by its holder alone | tests/acceptance/test_cluster_load.py::test_nobody_releases_a_lock_of_somebody_else |
 | a lock is extended | tests/runtime/test_locks.py::test_extending_lengthens_the_lease |
-| many acquire it at the same time | src/perdure/testing/contract.py::test_of_many_who_want_it_at_once_one_gets_it |
+| many acquire it at the same time | src/perdure/testing/contract/locks.py::test_of_many_who_want_it_at_once_one_gets_it |
 | a dead holder's lock is taken over | tests/acceptance/test_cluster_load.py::test_a_lock_of_a_killed_process_is_taken_over_with_a_higher_fence |
 
 From end to end:

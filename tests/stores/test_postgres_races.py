@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, ActionSettled, Completed, Started, TakenOver
@@ -21,7 +22,6 @@ from perdure.testing.contract import (
     QUEUES,
     TWO,
     Hand,
-    Raw,
     accepted,
     begin,
     begun,

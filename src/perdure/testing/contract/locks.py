@@ -1,0 +1,77 @@
+"""The contract of the port Locks: one holder at a time, leases that end, fences that rise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.ports import Locks
+from perdure.testing.contract.stage import LEASE, scenario
+
+
+class LocksContract:
+    """Every sentence of the port Locks; a subclass says how to make them. Leases are short: time is the server's."""
+
+    async def make_locks(self) -> Locks:
+        raise NotImplementedError
+
+    async def play(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+        await body(self, await self.make_locks())
+
+    @scenario
+    async def test_a_lock_has_one_holder(self, locks: Locks) -> None:
+        assert await locks.take("stock", "me", LEASE) is not None
+        assert await locks.take("stock", "you", LEASE) is None
+        assert await locks.take("other", "you", LEASE) is not None
+
+    @scenario
+    async def test_of_many_who_want_it_at_once_one_gets_it(self, locks: Locks) -> None:
+        await locks.take("stock", "first", 1)  # so that it exists
+        await asyncio.sleep(0.01)
+        fences = await asyncio.gather(*(locks.take("stock", f"holder-{number}", LEASE) for number in range(20)))
+        assert len([fence for fence in fences if fence is not None]) == 1
+
+    @scenario
+    async def test_a_lock_that_was_dropped_is_free(self, locks: Locks) -> None:
+        fence = await locks.take("stock", "me", LEASE)
+        assert fence is not None
+        assert await locks.drop("stock", "me", fence)
+        assert not await locks.drop("stock", "me", fence)
+        assert await locks.look("stock") is None
+        assert await locks.take("stock", "you", LEASE) is not None
+
+    @scenario
+    async def test_an_older_fence_drops_and_extends_nothing(self, locks: Locks) -> None:
+        old = await locks.take("stock", "me", LEASE)
+        assert old is not None
+        await locks.drop("stock", "me", old)
+        new = await locks.take("stock", "you", LEASE)
+        assert new is not None
+        assert not await locks.drop("stock", "me", old)
+        assert not await locks.extend("stock", "me", old, LEASE)
+        found = await locks.look("stock")
+        assert found is not None
+        assert found[:2] == ("you", new)
+
+    @scenario
+    async def test_a_lock_ends_with_its_time_unless_it_is_extended(self, locks: Locks) -> None:
+        kept, left = await locks.take("kept", "me", 50_000), await locks.take("left", "me", 50_000)
+        assert kept is not None
+        assert left is not None
+        assert await locks.extend("kept", "me", kept, LEASE)
+        await asyncio.sleep(0.1)
+        assert await locks.take("kept", "you", LEASE) is None
+        assert await locks.look("left") is None
+        assert await locks.take("left", "you", LEASE) is not None
+        assert not await locks.extend("left", "me", left, LEASE)
+
+    @scenario
+    async def test_the_fence_rises_with_every_holder(self, locks: Locks) -> None:
+        fences: list[int] = []
+        for number in range(10):
+            fence = await locks.take("stock", f"holder-{number}", LEASE)
+            assert fence is not None
+            fences.append(fence)
+            await locks.drop("stock", f"holder-{number}", fence)
+        assert fences == sorted(set(fences))
