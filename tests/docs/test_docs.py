@@ -216,6 +216,7 @@ INTERNAL = {
         "news",
         "no_news",
         "new_id",
+        "me",
     },
     Run: {"since_restart"},
     Action: {"absent", "decode_result", "failure", "same_args"},

@@ -1,98 +1,57 @@
 """`Perdure`: the application object, client and embedded worker in one.
 
-Starts and sends of many callers share one write. `run` is the one blocking door; everything else is async.
+It is a thin face: the work is done in the modules that it imports, each of which is told what it needs. `run` is the
+one blocking door; everything else is async.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
-import socket
-import time
-import uuid
-import weakref
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
-import msgspec
 from msgspec import Raw, structs
 
-from perdure.core import copies, events as ev, letters as mail, patches, summary
+from perdure.core import copies, letters as mail, patches
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import (
-    PUBLISHED,
-    End,
-    Head,
-    Hint,
-    Mail,
-    Query,
-    Row,
-    Sent,
-    ShownStatus,
-    Start,
-    Started,
-    key_of,
-)
+from perdure.core.records import End, Row, ShownStatus, key_of
 from perdure.core.view import State
-from perdure.errors import (
-    EventConflict,
-    EventRefused,
-    ExecutionEnded,
-    ExecutionExists,
-    ExecutionNotFound,
-    InvalidValue,
-    LimitReached,
-    NotRegistered,
-    StoreError,
-    UsageError,
-)
+from perdure.errors import UsageError
 from perdure.flows.described import Described
-from perdure.flows.machine import Machine
 from perdure.flows.registry import registry
-from perdure.flows.workflow import Workflow
-from perdure.ports import Joining, Locks, Store, Stream
-from perdure.runtime import dead as letters, urls
-from perdure.runtime.batch import Batch
+from perdure.ports import Locks, Store, Stream
+from perdure.runtime import dead as letters, finding, urls
+from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
+from perdure.runtime.finding import Page
+from perdure.runtime.listening import Listener
 from perdure.runtime.locks import Lock, News, StoreLocks
-from perdure.runtime.pair import Pair
-from perdure.runtime.published import Published, ref_of
+from perdure.runtime.mending import redrive_mended
+from perdure.runtime.names import Names
+from perdure.runtime.published import Published
 from perdure.runtime.run import Run
+from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
+from perdure.runtime.sinks import Sink, Sinks
+from perdure.runtime.starting import Starts, forked
 from perdure.runtime.states import States
-from perdure.runtime.worker import Worker, end_of
+from perdure.runtime.worker import Worker
+from perdure.runtime.workflows import Workflows
+from perdure.runtime.writing import Writes
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
-_LOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
-_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: Executions whose workflow an application keeps in mind.
-_REMEMBERED = 10_000
 
-Sink: TypeAlias = Callable[[CloudEvent], Awaitable[None]]
-
-log = logging.getLogger("perdure.app")
 patches.install()
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Executions found, newest first; `next` is the cursor of the page that follows, if there is one."""
-
-    heads: list[Head]
-    next: str | None = None
 
 
 class Perdure:
@@ -113,11 +72,10 @@ class Perdure:
         url = store if isinstance(store, str) else None
         hints = stream if isinstance(stream, str) else None
         self.settings = settings or load(store=url, stream=hints, tenant=tenant, **options)
-        self.store, self.stream = self._connect(store, stream)
+        self.store, self.stream = urls.chosen(store, stream, self.settings)
         self.clock = Clock(self.store)
-        self._be_born()
-        _apps.add(self)
-        self.tenant = _checked(_TENANT, self.settings.tenant, "tenant")
+        self._names = Names()
+        self.tenant = checked_tenant(self.settings.tenant)
         self.worker: Worker | None = None
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
@@ -127,25 +85,14 @@ class Perdure:
         self.definitions = Definitions(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
-        self._listener: asyncio.Task[None] | None = None
-        self._definitions: OrderedDict[str, str] = OrderedDict()
         self._ends = Ends(self.settings.grace)
-        self._sinks: list[tuple[frozenset[str], Sink]] = getattr(self, "_sinks", [])  # kept when it is connected anew
-
-    def _connect(self, store: str | Store | None, stream: str | Stream | None) -> tuple[Store, Stream]:
-        if store is not None and not isinstance(store, str):
-            if stream is None or isinstance(stream, str):
-                raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
-            return store, stream
-        chosen, own = urls.connect(self.settings.store)
-        if stream is not None and not isinstance(stream, str):
-            return chosen, stream
-        return chosen, Pair(urls.stream(self.settings), own) if self.settings.stream else own
-
-    def _be_born(self) -> None:
-        """Take names that nobody else has, not even a process of the same number on a host of the same name."""
-        self.me = f"{socket.gethostname()[:32]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._nonce, self._ids = uuid.uuid4().hex[:8], 0
+        self._listener = Listener(self.stream, self._ends)
+        self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
+        self._workflows = Workflows(self.store, self.states, self.published, self.open)
+        most = self.settings.payload_bytes
+        self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most)
+        self._sends = Sends(self._writes, self._workflows, self.store, most)
+        self._sinks: Sinks = getattr(self, "_sinks", None) or Sinks()  # kept when it is connected anew
 
     # Opening and closing.
 
@@ -161,14 +108,13 @@ class Perdure:
         await self.store.open()
         await self.stream.open(self.me, [])
         await self.clock.sync()
-        self._starts: Batch[Start, Started] = Batch(self._write_starts, self.settings.group)
-        self._sends: Batch[Mail, Sent] = Batch(self._write_sends, self.settings.group)
+        self._writes.open()
         self._opened = asyncio.get_running_loop()
 
     async def close(self) -> None:
         if self._opened is None:
             return
-        await self._hang_up()
+        await self._listener.hang_up()
         self._ends.close()
         await self.states.close()
         for locks in self._locks.values():
@@ -196,23 +142,16 @@ class Perdure:
         await self.open()
         if self.worker is not None:
             raise UsageError("this application already has a worker in this process")
-        await self._hang_up()
+        await self._listener.hang_up()
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
         worker = Worker(
-            self.me,
-            self.store,
-            self.stream,
-            registry,
-            settings,
-            self.clock,
-            self,
-            self.published,
-            self._ends.came,
+            self.me, self.store, self.stream, registry, settings, self.clock, self, self.published, self._ends.came
         )
         await worker.start()
         self.worker = worker
-        mending = asyncio.create_task(self._redrive_mended(), name="perdure-mend")
+        mend = redrive_mended(self.store, self.post, self.me, self.settings.grace)
+        mending = asyncio.create_task(mend, name="perdure-mend")
         try:
             yield worker
         finally:
@@ -279,10 +218,12 @@ class Perdure:
         that connection: both happen or neither.
         """
         home = self._tenant(tenant)
-        definition = await self._wanted(workflow, version, home)
+        definition = await self._workflows.wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
-        key = key_of(home, _checked(_ID, id or self.new_id(), "execution id"))
-        created = await self._start(definition, input, key, by, lane, connection)
+        key = key_of(home, checked_id(id or self.new_id()))
+        if self._opened is not asyncio.get_running_loop():
+            await self.open()
+        created = await self._starts.start(definition, input, key, self.clock.now(), by, lane, connection)
         return Run(self, key, definition.signature.returns, created and self._ends.expects(key))
 
     async def start_by_name(
@@ -298,80 +239,22 @@ class Perdure:
     ) -> Run[Any]:
         """Like `start` with a name; `input` is the JSON of the arguments, a list."""
         home = self._tenant(tenant)
-        definition = await self._wanted(name, version, home)
-        key = key_of(home, _checked(_ID, id or self.new_id(), "execution id"))
-        await self._start(definition, Raw(encode(input)), key, by, lane)
+        definition = await self._workflows.wanted(name, version, home)
+        key = key_of(home, checked_id(id or self.new_id()))
+        raw = Raw(encode(input))
+        await self.open()
+        await self._starts.start(definition, raw, key, self.clock.now(), by, lane)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
-        definition = await self._wanted(workflow, version, tenant)
-        await self._start(definition, input, key_of(tenant, _checked(_ID, id, "execution id")), "")
+        definition = await self._workflows.wanted(workflow, version, tenant)
+        key = key_of(tenant, checked_id(id))
+        await self.open()
+        await self._starts.start(definition, input, key, self.clock.now(), "")
 
     async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
-        found = await self._wanted(name, version, tenant)
+        found = await self._workflows.wanted(name, version, tenant)
         return {"version": found.version, "hash": found.hash, "queue": found.queue}
-
-    async def _wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
-        """The workflow itself, or that of a name: in this process, or else published."""
-        if isinstance(workflow, Workflow):
-            if version not in (None, workflow.version):
-                raise UsageError(f"{workflow.definition} is given, but version {version} is asked for: give its name")
-            found: Workflow[..., Any] = workflow
-            return found
-        if not isinstance(workflow, str):
-            raise UsageError("start() takes a workflow: decorate the function with @workflow; or a name")
-        try:
-            return registry.workflow(workflow, version)
-        except NotRegistered as error:
-            await self.open()
-            if (published := await self.published.named(tenant, workflow, version)) is None:
-                raise NotRegistered(f"{error}; and no such definition was published for tenant {tenant!r}") from None
-            return published
-
-    async def _start(
-        self,
-        definition: Workflow[..., Any],
-        input: Raw,
-        key: str,
-        by: str,
-        lane: str | None = None,
-        connection: Any = None,
-    ) -> bool:
-        if self._opened is not asyncio.get_running_loop():
-            await self.open()
-        args, kwargs = definition.signature.decode(input)
-        if isinstance(definition, Described):
-            definition.check_input(next(iter((*args, *kwargs.values())), None))
-        if not definition.hash:
-            registry.use(definition)
-        self._limit(input, f"the input of {definition.name}")
-        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash)
-        start = summary.begin(key, first, definition.queue, self.clock.now())
-        if lane is not None:
-            start = structs.replace(start, lane=_checked(_LOCK, lane, "lane"))
-        if connection is None and (self.worker is not None or self._listener is not None):
-            await self.stream.listen(key)
-            self._ends.expect(key)
-        created = await self._begin(start, connection)
-        if created:
-            self._remember(key, start.definition)
-        else:
-            self._ends.forget(key)
-        return created
-
-    async def _begin(self, start: Start, connection: Any = None) -> bool:
-        """Whether it is new; the same start again is not."""
-        if connection is None:
-            answer = await self._starts.put(start)
-        else:
-            [answer] = await self._joining().start_in(connection, [start], 0)
-        if answer == "conflict":
-            raise ExecutionExists(
-                f"{start.key} exists already, of another workflow or with another input: choose another id, or start it"
-                " with the same input to get that run",
-                start.key,
-            )
-        return answer == "created"
 
     async def send(
         self,
@@ -394,24 +277,14 @@ class Perdure:
         """
         key = key_of(self._tenant(tenant), id)
         await self.open()
-        raw = await self._payload(key, name, payload, by, roles)
-        self._limit(raw, f"the payload of {name}")
+        raw = await self._sends.payload(key, name, payload, by, roles)
         if validate == "now":
-            await self._judge(key, name, by, roles)
-        chosen = _checked(_ID, event_id or self.new_id(), "event id")
+            await self._sends.judge(key, name, by, roles)
+        chosen = checked_id(event_id or self.new_id(), "event id")
         letter = mail.EventLetter(name, raw, by, roles=tuple(roles))
-        await self.post(key, chosen, letter, digest(name, bytes(raw)), connection)
+        await self.open()  # it may have been closed meanwhile
+        await self._sends.post(key, chosen, letter, digest(name, bytes(raw)), connection)
         return chosen
-
-    async def _judge(self, key: str, name: str, by: str, roles: Sequence[str]) -> None:
-        """Refuse what a machine that rests in its state does not take. One that is at work may be elsewhere soon."""
-        head = await self.store.head(key)
-        if head is None or head.holder is not None or head.mail or head.status != "open" or not head.state:
-            return
-        found = await self._declared(key, await self._current(key, head.definition))
-        state = msgspec.json.decode(head.state).get("state")
-        if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, by, roles)):
-            raise EventRefused(f"{key} does not take {name}: {reason}", key)
 
     async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
         key = key_of(tenant, id)
@@ -425,81 +298,7 @@ class Perdure:
     ) -> Literal["accepted", "duplicate"]:
         """Put a letter into a mailbox, or say why that cannot be."""
         await self.open()
-        sealed = Mail(key, id, mail.seal(letter), sha)
-        if connection is None:
-            sent = await self._sends.put(sealed)
-        else:
-            [sent] = await self._joining().send_in(connection, [sealed], 0)
-        answer = sent.answer
-        if sent.version and isinstance(letter, mail.EventLetter):
-            answer = await self._compare(key, sent.version, letter)
-        match answer:
-            case "conflict":
-                raise EventConflict(f"{key}: event {id!r} was sent before with another name or payload", key)
-            case "ended":
-                raise ExecutionEnded(f"{key} has ended and takes no more events; `perdure show` tells how", key)
-            case "missing":
-                raise ExecutionNotFound(f"there is no execution {key}", key)
-            case "accepted" | "duplicate":
-                return answer
-
-    async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> Literal["duplicate", "conflict"]:
-        """Whether a duplicate says the same as the event in the log."""
-        [row] = await self.store.read(key, version - 1, version)
-        there = ev.read(row)
-        if not isinstance(there, ev.EventReceived):
-            return "conflict"
-        same = (there.name, bytes(there.payload)) == (letter.name, bytes(letter.payload))
-        return "duplicate" if same else "conflict"
-
-    async def _payload(self, key: str, name: str, payload: Any, by: str = "", roles: Sequence[str] = ()) -> Raw:
-        """Checked against the workflow's declaration, where it declares its events."""
-        raw = Raw(encode(payload))
-        definition = await self._definition(key)
-        try:
-            _check_payload(await self._declared(key, definition), key, name, raw, by, roles)
-        except (InvalidValue, EventRefused):
-            if (current := await self._current(key, definition)) == definition:
-                raise
-            self._remember(key, current)
-            _check_payload(await self._declared(key, current), key, name, raw, by, roles)
-        return raw
-
-    async def described(self, key: str, state: State) -> Described:
-        """The definition of an execution, if it is data."""
-        found = await self._declared(key, state.definition)
-        if not isinstance(found, Described):
-            raise UsageError(f"{key} is of {state.definition or 'no workflow'}, which is code: only data can be drawn")
-        return found
-
-    async def _current(self, key: str, definition: str) -> str:
-        """What was published may have been replaced by another version since it began; only the log knows."""
-        return (await self.states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
-
-    async def _declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
-        if not definition.startswith(PUBLISHED):
-            return registry.find(definition)
-        return await self.published.one(ref_of(key, definition))
-
-    async def _definition(self, key: str) -> str:
-        """Which workflow an execution runs. Code never changes its version, so it is asked for once."""
-        if (known := self._definitions.get(key)) is not None:
-            return known
-        head = await self.store.head(key)
-        if head is None:
-            return ""
-        self._remember(key, head.definition)
-        return head.definition
-
-    def _remember(self, key: str, definition: str) -> None:
-        if len(self._definitions) >= _REMEMBERED:
-            self._definitions.popitem(last=False)
-        self._definitions[key] = definition
-
-    def _joining(self) -> Joining:
-        if not isinstance(self.store, Joining):
-            raise UsageError("connection= needs a store on PostgreSQL, the database of that connection")
-        return self.store
+        return await self._sends.post(key, id, letter, sha, connection)
 
     # Events that leave.
 
@@ -508,17 +307,11 @@ class Perdure:
 
         An event that a sink does not take (it raises) is delivered again later, to all of them, with the same id.
         """
-
-        def add(sink: Sink) -> Sink:
-            self._sinks.append((frozenset(types), sink))
-            return sink
-
+        add = self._sinks.adding(types)
         return add if fn is None else add(fn)
 
     async def deliver(self, event: CloudEvent) -> None:
-        for types, sink in self._sinks:
-            if not types or event.type in types:
-                await sink(event)
+        await self._sinks.deliver(event)
 
     # Finding.
 
@@ -545,26 +338,22 @@ class Perdure:
         `find(stage="paid")` looks for a published field; `published={"status": "paid"}` for one whose name is taken.
         """
         await self.open()
-        if not 1 <= limit <= 1000:
-            raise UsageError("limit must be between 1 and 1000")
-        home = self._tenant(tenant)
-        query = Query(
-            tenant=home,
+        return await finding.find(
+            self.store,
+            self._tenant(tenant),
             status=status,
             workflow=workflow,
-            parent=None if parent is None else key_of(home, parent),
-            inner=parent is not None or workflow is not None or status == "stuck",
-            after=None if after is None else int(after.timestamp() * 1e6),
-            before=None if before is None else int(before.timestamp() * 1e6),
+            after=after,
+            before=before,
+            parent=parent,
+            limit=limit,
+            cursor=cursor,
             fields={**fields, **(published or {})},
-            limit=limit + 1,
-            cursor=_read_cursor(cursor, home),
         )
-        heads = await self.store.find(query)
-        if len(heads) <= limit:
-            return Page(heads)
-        last = heads[limit - 1]
-        return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
+
+    async def described(self, key: str, state: State) -> Described:
+        """The definition of an execution, if it is data."""
+        return await self._workflows.described(key, state)
 
     # Locks.
 
@@ -583,7 +372,7 @@ class Perdure:
         it is lost the block is cancelled and LockLost raised. `lock.fence` rises with every acquisition.
         """
         home = self._tenant(tenant)
-        checked = _checked(_LOCK, name, "name of a lock")
+        checked = checked_name(name, "name of a lock")
         limit = None if most is None else seconds(most)
         news = News(home, self.stream, self.news, self.no_news)
         locks = self._locks.get(home)
@@ -644,88 +433,31 @@ class Perdure:
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
-        head = await run.head()
-        if at is not None and not at >= 1:
-            raise UsageError("versions begin at 1")
-        rows = [row async for row in run.rows(0, at)]
-        edits = {version: Raw(encode(value)) for version, value in edit.items()}
-        prefix = copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}")
-        key = key_of(run.key.partition("/")[0], _checked(_ID, id or f"{run.id}~{self.new_id()[-8:]}", "execution id"))
-        await self._adopt(key, head, prefix)
+        queue, rows = await forked(run, at, edit)
+        key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
+        await self._starts.begin(copies.as_start(key, rows, queue))
         return Run(self, key, run._returns)
 
     async def adopt(self, rows: Sequence[Any], id: str, queue: str = "default", tenant: str | None = None) -> Run[Any]:
         """Import a log as a new execution; an ended one stays ended."""
         await self.open()
-        key = key_of(self._tenant(tenant), _checked(_ID, id, "execution id"))
-        await self._begin(copies.as_start(key, rows, queue))
+        key = key_of(self._tenant(tenant), checked_id(id))
+        await self._starts.begin(copies.as_start(key, rows, queue))
         return Run(self, key)
 
-    async def _adopt(self, key: str, head: Head, rows: Sequence[Any]) -> None:
-        await self._begin(copies.as_start(key, rows, head.queue))
-
-    # News and writing.
+    # News.
 
     def news(self, key: str) -> asyncio.Future[End | None]:
         """Done when the execution has ended, as far as this process hears of it; with the end if it is our own."""
-        if self.worker is None and self._listener is None:
-            self._listener = asyncio.create_task(self._listen(), name="perdure-listen")
+        if self.worker is None:
+            self._listener.listen()
         return self._ends.of(key)
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
         self._ends.leave(key, future)
 
-    async def _hang_up(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-            self._listener = None
-        await self.stream.close()
-
-    async def _listen(self) -> None:
-        while True:
-            for hint in await self.stream.receive(1000):
-                if hint.ended:
-                    self._ends.came(hint.key, end_of(hint))
-
-    async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
-        answers = await self.store.start(starts, self._grace)
-        fresh = [
-            Hint(start.key, start.queue) for start, answer in zip(starts, answers, strict=True) if answer == "created"
-        ]
-        await self.stream.publish(fresh)
-        return answers
-
-    async def _write_sends(self, letters: Sequence[Mail]) -> Sequence[Sent]:
-        answers = await self.store.send(letters, self._grace)
-        await self.stream.publish(
-            [
-                Hint(letter.key, sent.queue, sent.holder)
-                for letter, sent in zip(letters, answers, strict=True)
-                if sent.answer == "accepted"
-            ]
-        )
-        return answers
-
-    async def _redrive_mended(self) -> None:
-        """Stuck executions whose workflow has other code now than when they got stuck are tried again."""
-        while True:
-            try:
-                return await self._redrive_each()
-            except StoreError as error:
-                log.warning("cannot look for stuck executions: %s; trying again", error, extra={"worker": self.me})
-                await asyncio.sleep(self.settings.grace)
-
-    async def _redrive_each(self) -> None:
-        cursor: tuple[int, str] | None = None
-        while heads := await self.store.find(Query(tenant=None, status="stuck", limit=100, cursor=cursor)):
-            for head in heads:
-                stuck = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
-                found = registry.find(head.definition)
-                if found is not None and stuck.get("code") not in (None, "", found.fingerprint):
-                    letter = mail.RedriveLetter("the workflow's code has changed")
-                    await self.post(head.key, letters.redrive_id(head), letter)
-            cursor = (heads[-1].started_at, heads[-1].key)
+    def _hears(self) -> bool:
+        return self.worker is not None or self._listener.listens
 
     async def _rows(self, key: str, after: int, until: int | None) -> AsyncIterator[Row]:
         async for row in Run[Any](self, key).rows(after, until):
@@ -733,69 +465,21 @@ class Perdure:
 
     # Small things.
 
+    @property
+    def me(self) -> str:
+        """The name of this process, which nobody else has."""
+        return self._names.me
+
     def new_id(self) -> str:
         """Unique in space and time, and rising, so that new rows of an index lie together."""
-        self._ids += 1
-        return f"{time.time_ns() // 1_000_000:011x}{self._nonce}{self._ids:04x}"
+        return self._names.new_id()
 
-    @property
     def _grace(self) -> int:
         """How long new work may wait for its hint to arrive; no time where hints say only that there is work."""
         return int(self.settings.grace * 1e6) if self.stream.carries else 0
 
     def _tenant(self, tenant: str | None) -> str:
-        return self.tenant if tenant is None else _checked(_TENANT, tenant, "tenant")
-
-    def _limit(self, data: Raw, what: str) -> None:
-        size = len(bytes(data))
-        if size > self.settings.payload_bytes:
-            raise LimitReached(
-                f"{what} has {size:,} bytes, more than {self.settings.payload_bytes:,}: send a reference to the data,"
-                " or raise payload_bytes"
-            )
-
-
-#: All applications of this process. A fork would give two processes one name, and one lease to both.
-_apps: weakref.WeakSet[Perdure] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for app in list(_apps):
-        app._be_born()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:
-    if not pattern.fullmatch(text):
-        raise UsageError(
-            f"{text[:80]!r} cannot serve as {what}: it takes letters, digits and"
-            f" {'_-' if what == 'tenant' else '_.:@~-'}, and is at most {64 if what == 'tenant' else 200} long"
-        )
-    return text
-
-
-def _check_payload(
-    declared: Workflow[..., Any] | None, key: str, name: str, payload: Raw, by: str, roles: Sequence[str]
-) -> None:
-    if declared is not None and declared.events:
-        if name not in declared.events:
-            names = ", ".join(declared.events)
-            raise InvalidValue(f"{declared.definition} takes no event {name!r}; it takes: {names}")
-        declared.events[name].decode(payload)
-    if isinstance(declared, Machine) and (reason := declared.refuses("", name, by, roles)):
-        raise EventRefused(f"{key} does not take {name}: {reason}", key)
-
-
-def _read_cursor(cursor: str | None, tenant: str) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    at, _, id = cursor.partition("-")
-    if not at.isdecimal() or not id:
-        raise UsageError(f"{cursor!r} is not a cursor that find() gave")
-    return int(at), key_of(tenant, id)
+        return self.tenant if tenant is None else checked_tenant(tenant)
 
 
 __all__ = ["Page", "Perdure"]

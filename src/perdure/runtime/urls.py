@@ -9,8 +9,9 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from perdure.errors import SettingsError
+from perdure.errors import SettingsError, UsageError
 from perdure.ports import Locks, Store, Stream
+from perdure.runtime.pair import Pair
 
 if TYPE_CHECKING:
     from perdure.runtime.settings import Settings
@@ -29,6 +30,18 @@ def redacted(text: str) -> str:
     'postgresql://ada:***@db/orders?sslpassword=***&sslmode=require'
     """
     return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+
+
+def chosen(store: str | Store | None, hints: str | Stream | None, settings: Settings) -> tuple[Store, Stream]:
+    """What was given, and otherwise what the settings name; a stream of its own goes before that of the store."""
+    if store is not None and not isinstance(store, str):
+        if hints is None or isinstance(hints, str):
+            raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
+        return store, hints
+    found, own = connect(settings.store)
+    if hints is not None and not isinstance(hints, str):
+        return found, hints
+    return found, Pair(stream(settings), own) if settings.stream else own
 
 
 def connect(url: str) -> tuple[Store, Stream]:

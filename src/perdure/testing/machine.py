@@ -47,7 +47,7 @@ class _App(Perdure):
         self.gated_stream = stream = GatedStream(MemoryStream(world.hub), process, faults)
         settings = structs.replace(world.settings, queues=",".join(world.queues()))
         super().__init__(store, stream=stream, settings=settings)
-        self.me = process.name
+        self._names.me = process.name
         if faults is not None and faults.drift:
             self.clock = WrongClock(store, faults.drift)
 
@@ -63,7 +63,6 @@ class Client(_App):
         # News is never lost here, so `result()` need not look for itself; but what is written is due as ever.
         self.settings = structs.replace(self.settings, grace=NEVER)
 
-    @property
     def _grace(self) -> int:
         return int(self.world.settings.grace * 1e6)
 

@@ -1,0 +1,65 @@
+"""Finding executions, page by page, newest first.
+
+A cursor names the last execution of its page, so pages have no gaps and no doubles while executions come and go.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from perdure.core.records import Head, Query, ShownStatus, key_of
+from perdure.errors import UsageError
+from perdure.ports import Store
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Executions found, newest first; `next` is the cursor of the page that follows, if there is one."""
+
+    heads: list[Head]
+    next: str | None = None
+
+
+async def find(
+    store: Store,
+    tenant: str,
+    *,
+    status: ShownStatus | None,
+    workflow: str | None,
+    after: datetime | None,
+    before: datetime | None,
+    parent: str | None,
+    limit: int,
+    cursor: str | None,
+    fields: dict[str, str | int | float | bool | None],
+) -> Page:
+    """One page of a tenant's executions. Inner ones are shown only to those who ask for what may be inner."""
+    if not 1 <= limit <= 1000:
+        raise UsageError("limit must be between 1 and 1000")
+    query = Query(
+        tenant=tenant,
+        status=status,
+        workflow=workflow,
+        parent=None if parent is None else key_of(tenant, parent),
+        inner=parent is not None or workflow is not None or status == "stuck",
+        after=None if after is None else int(after.timestamp() * 1e6),
+        before=None if before is None else int(before.timestamp() * 1e6),
+        fields=fields,
+        limit=limit + 1,
+        cursor=_read_cursor(cursor, tenant),
+    )
+    heads = await store.find(query)
+    if len(heads) <= limit:
+        return Page(heads)
+    last = heads[limit - 1]
+    return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
+
+
+def _read_cursor(cursor: str | None, tenant: str) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    at, _, id = cursor.partition("-")
+    if not at.isdecimal() or not id:
+        raise UsageError(f"{cursor!r} is not a cursor that find() gave")
+    return int(at), key_of(tenant, id)

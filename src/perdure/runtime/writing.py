@@ -1,0 +1,57 @@
+"""Starts and mail on their way into the store: those of many callers share one write, and hints follow it.
+
+A write that is part of a caller's transaction goes on the caller's connection, alone and without a hint: nobody could
+see yet what the hint is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perdure.core.records import Hint, Mail, Sent, Start, Started
+from perdure.errors import UsageError
+from perdure.ports import Joining, Store, Stream
+from perdure.runtime.batch import Batch
+
+
+class Writes:
+    """`grace` tells how long new work may wait for its hint to arrive; `group` how many share one write."""
+
+    starts: Batch[Start, Started]
+    sends: Batch[Mail, Sent]
+
+    def __init__(self, store: Store, stream: Stream, grace: Callable[[], int], group: int) -> None:
+        self._store = store
+        self._stream = stream
+        self._grace = grace
+        self._group = group
+
+    def open(self) -> None:
+        """Begin anew: what waited on an event loop that is gone is gone with it."""
+        self.starts = Batch(self._write_starts, self._group)
+        self.sends = Batch(self._write_sends, self._group)
+
+    def joining(self) -> Joining:
+        """The store, as one that writes in a transaction of the caller's."""
+        if not isinstance(self._store, Joining):
+            raise UsageError("connection= needs a store on PostgreSQL, the database of that connection")
+        return self._store
+
+    async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
+        answers = await self._store.start(starts, self._grace())
+        fresh = [
+            Hint(start.key, start.queue) for start, answer in zip(starts, answers, strict=True) if answer == "created"
+        ]
+        await self._stream.publish(fresh)
+        return answers
+
+    async def _write_sends(self, letters: Sequence[Mail]) -> Sequence[Sent]:
+        answers = await self._store.send(letters, self._grace())
+        await self._stream.publish(
+            [
+                Hint(letter.key, sent.queue, sent.holder)
+                for letter, sent in zip(letters, answers, strict=True)
+                if sent.answer == "accepted"
+            ]
+        )
+        return answers
