@@ -29,6 +29,7 @@ from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import (
     PUBLISHED,
+    TENANT,
     End,
     Head,
     Hint,
@@ -78,7 +79,7 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _LOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
-_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TENANT = re.compile(TENANT)
 #: Executions whose workflow an application keeps in mind.
 _REMEMBERED = 10_000
 
