@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from starlette.datastructures import Headers
@@ -130,6 +131,18 @@ def test_what_each_role_may_do(role: str, scopes: str) -> None:
 
 def test_every_role_is_in_the_table_above() -> None:
     assert list(ROLES) == ["viewer", "sender", "operator", "author", "admin"]
+
+
+def test_the_guide_has_the_table_of_roles() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/access.md").read_text()
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    start = next(number for number, cells in enumerate(table) if cells[0] == "role")
+    scopes = table[start][1:]
+    said = {
+        cells[0].strip("`"): {scope for scope, cell in zip(scopes, cells[1:], strict=True) if cell == "yes"}
+        for cells in table[start + 1 : start + 1 + len(ROLES)]
+    }
+    assert said == ROLES
 
 
 def test_whoever_may_not_is_told_which_roles_may() -> None:
