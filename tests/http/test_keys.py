@@ -253,6 +253,39 @@ def test_a_use_is_noted_at_most_once_a_day() -> None:
     in_time(test)
 
 
+def test_a_use_that_is_being_noted_is_not_noted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(app: Perdure, keys: Keys) -> None:
+        made = await keys.create("ci", ["viewer"])
+        hold, gate, asked = app.store.hold, asyncio.Event(), []
+
+        async def slow(*args: Any) -> Any:
+            asked.append(args)
+            await gate.wait()
+            return await hold(*args)
+
+        monkeypatch.setattr(app.store, "hold", slow)
+        for _ in range(5):
+            await keys.caller(made.secret)
+            await asyncio.sleep(1)
+        gate.set()
+        await keys.close()
+        assert len(asked) == 1
+        assert (await keys.get(made.key.id)).used_at is not None
+
+    in_time(test)
+
+
+def test_a_use_is_noted_once_by_all_processes_together() -> None:
+    async def test(app: Perdure, keys: Keys) -> None:
+        made = await keys.create("ci", ["viewer"])
+        others = [Keys(app) for _ in range(3)]
+        await asyncio.gather(*(one.caller(made.secret) for one in others))
+        await asyncio.gather(*(one.close() for one in others))
+        assert [one.what for one in await keys.history(made.key.id)] == ["created", "used"]
+
+    in_time(test)
+
+
 # --- what a process has in mind ---------------------------------------------------------------------------------------
 
 
@@ -330,11 +363,12 @@ def test_a_store_out_of_reach_is_not_the_fault_of_the_caller(
             async def broken(*args: Any) -> Any:
                 raise StoreUnavailable("out of reach")
 
-            # That the use cannot be noted keeps nobody from calling.
+            # That the use cannot be noted keeps nobody from calling, and is not tried again with every call.
             monkeypatch.setattr(app.store, "hold", broken)
-            await keys.caller(made.secret)
-            await keys.close()
-            assert f"the use of the API key {made.key.id} could not be noted" in caplog.text
+            for _ in range(3):
+                await keys.caller(made.secret)
+                await keys.close()
+            assert caplog.text.count(f"the use of the API key {made.key.id} could not be noted") == 1
             keys._kept.clear()
             monkeypatch.setattr(app.store, "head", broken)
             with pytest.raises(StoreUnavailable):

@@ -24,7 +24,7 @@ from perdure.core import events as ev
 from perdure.core.durations import Duration, micros
 from perdure.core.records import Query, id_of
 from perdure.core.view import moment
-from perdure.errors import InvalidValue, KeyNotFound, StoreError, Unauthenticated, UsageError
+from perdure.errors import InvalidValue, KeyNotFound, PerdureError, Unauthenticated, UsageError
 from perdure.http.caller import ROLES, Caller, caller_of, is_name
 from perdure.http.key_log import (
     HOME,
@@ -97,11 +97,12 @@ class Keys:
         self._app = app
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, Record]] = OrderedDict()
-        self._noting: set[asyncio.Task[None]] = set()
+        self._noting: dict[str, asyncio.Task[None]] = {}
+        self._quiet_until = float("-inf")  # a store that cannot be written is left alone for a while
 
     async def close(self) -> None:
         """Wait for what is still being written."""
-        await asyncio.gather(*self._noting)
+        await asyncio.gather(*self._noting.values())
 
     # Changing.
 
@@ -220,11 +221,10 @@ class Keys:
 
     def _note(self, id: str, record: Record) -> None:
         """Write down that it is used, but not more than once a day, and without anybody waiting for it."""
-        if self._app.clock.now() - record.used < _DAY or any(task.get_name() == id for task in self._noting):
+        if self._app.clock.now() - record.used < _DAY or id in self._noting or self._clock() < self._quiet_until:
             return
-        task = asyncio.create_task(self._note_use(id), name=id)
-        self._noting.add(task)
-        task.add_done_callback(self._noting.discard)
+        task = self._noting[id] = asyncio.create_task(self._note_use(id), name=f"perdure-key-{id}")
+        task.add_done_callback(lambda _: self._noting.pop(id))
 
     async def _note_use(self, id: str) -> None:
         now = self._app.clock.now()
@@ -235,7 +235,8 @@ class Keys:
         read_at = self._clock()
         try:
             record = await self._write(id, decide, "")
-        except StoreError as error:
+        except PerdureError as error:
+            self._quiet_until = self._clock() + FRESH
             log.warning("the use of the API key %s could not be noted: %s", id, error)
         else:
             self._keep(id, read_at, record)

@@ -118,7 +118,8 @@ def _header(token: str) -> tuple[str, str | None]:
     except (jwt.PyJWTError, ValueError, RecursionError):
         header = {}
     algorithm, id = header.get("alg"), header.get("kid")
-    # What a token calls critical has to be understood, and there is nothing of that sort here.
+    # What a token calls critical has to be understood, and there is nothing of that sort here. Not every release of the
+    # library looks at it.
     if not isinstance(algorithm, str) or not isinstance(id, str | None) or "crit" in header:
         raise Unauthenticated(_INVALID)
     return algorithm, id
