@@ -10,6 +10,7 @@
     │   ├── DefinitionConflict    a published version is something else than what it should be
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
+    │   ├── KeyNotFound           the tenant has no API key of that id
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
     │   ├── ExecutionNotFound
@@ -36,6 +37,10 @@
     ├── LockError                 something about a lock
     │   ├── LockTaken             others kept it for as long as one would wait
     │   └── LockLost              the lease ran out, or the lock was held for too long
+    ├── AccessError               who calls over HTTP, and what they may do
+    │   ├── Unauthenticated       no credential, or none that is valid
+    │   ├── NotAllowed            the credential is valid, but not for this
+    │   └── AccessUnavailable     it cannot be told now whether it is valid: try again
     └── StoreError                the store could not do it
         ├── StoreUnavailable      try again: busy, unreachable
         ├── StoreFull             no space left
@@ -99,6 +104,10 @@ class LimitReached(UsageError):
 
 class NotRegistered(UsageError):
     """No workflow or action of that name and version in this process."""
+
+
+class KeyNotFound(UsageError):
+    """The tenant has no API key of this id."""
 
 
 class SettingsError(UsageError):
@@ -253,6 +262,22 @@ class LockTaken(LockError):
 
 class LockLost(LockError):
     """The lock is no longer ours: its lease ran out, or it was held for longer than its limit."""
+
+
+class AccessError(PerdureError):
+    """About who calls, and what they may do. Never says anything of a credential that was not proven to be valid."""
+
+
+class Unauthenticated(AccessError):
+    """There is no credential, or none that is valid."""
+
+
+class NotAllowed(AccessError):
+    """The credential is valid, but does not give the right to do this."""
+
+
+class AccessUnavailable(AccessError):
+    """It cannot be told at present whether a credential is valid; try again."""
 
 
 class StoreError(PerdureError):

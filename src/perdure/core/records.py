@@ -22,6 +22,8 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 ACTION = "action:"
 #: What was published at run time is named `published:NAME@VERSION`, and found in the store by whoever serves any of it.
 PUBLISHED = "published:"
+#: What the name of a tenant may be. No slash, for it ends where the first slash is; no colon, for that is the engine's.
+TENANT = r"[A-Za-z0-9_-]{1,64}"
 
 
 def key_of(tenant: str, id: str) -> str:

@@ -9,11 +9,12 @@ import re
 
 from msgspec import Raw
 
+from perdure.core.records import TENANT
 from perdure.errors import LimitReached, UsageError
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
-_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TENANT = re.compile(TENANT)
 
 
 def checked_id(text: str, what: str = "execution id") -> str:

@@ -31,13 +31,15 @@ from perdure.runtime.published import (
     Definition,
     Index,
     Listed,
+    blank,
     bound_hash,
+    fold,
     index_of,
     key_of_definition,
     read_act,
     sealed,
 )
-from perdure.runtime.publishing import Decide, Deed, Desk
+from perdure.runtime.publishing import Decide, Deed, Desk, Ledger
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 #: A definition as people give it: data, or a text in JSON or YAML.
 Source: TypeAlias = Mapping[str, Any] | str | bytes
 _PAGE = 500
+_LEDGER = Ledger(blank, Index(), fold, index_of)
 
 
 class Version(Struct, frozen=True):
@@ -279,10 +282,10 @@ class Definitions:
     def _home(self, tenant: str | None) -> str:
         return self._app._tenant(tenant)
 
-    async def _write(self, tenant: str | None, name: str, decide: Decide, by: str) -> Index:
+    async def _write(self, tenant: str | None, name: str, decide: Decide[Index], by: str) -> Index:
         await self._app.open()
-        app = self._app
-        return await Desk(app.store, app.clock, app.me, key_of_definition(self._home(tenant), name)).write(decide, by)
+        app, key = self._app, key_of_definition(self._home(tenant), name)
+        return await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by)
 
 
 def _read(definition: Source, file: str) -> Any:
