@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from perdure.cli import loading
 from perdure.cli.command import Call, Module, command
@@ -106,6 +107,43 @@ def dev(call: Call, module: Module) -> int:
     from perdure.cli import dev as development
 
     return development.run(call, module)
+
+
+@command("serve", WORK)
+def serve(
+    call: Call,
+    module: Annotated[
+        str | None, Argument(metavar="[MODULE]", help="The code of the workflows, as shop.py.", show_default=False)
+    ] = None,
+    host: Annotated[str, Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8470,
+    open: Annotated[bool, Option("--open", help="Ask for no credentials; only on this machine.")] = False,
+    work: Annotated[bool, Option("--work", help="Run a worker in the same process.")] = False,
+) -> int:
+    """Serve the HTTP API until SIGTERM or Ctrl-C.
+
+    Callers show an API key (`perdure keys create`). What the API can do is described at /openapi.json.
+
+    Example: perdure serve shop.py --work --open
+    """
+    try:
+        from perdure.http import serving
+        from perdure.http.auth import Authenticator, Open
+        from perdure.http.keys import Keys
+    except ImportError as error:
+        raise UsageError(f"the API needs further packages: pip install 'perdure[http]' ({error})") from error
+    app = call.application(module)
+    asks = Authenticator(open=Open(app.tenant)) if open else Authenticator(keys=Keys(app))
+
+    def ready(address: str) -> None:
+        if call.show.json:
+            call.show.line({"event": "ready", "address": address})
+        else:
+            whom = "open to everybody on this machine" if open else "for callers with an API key"
+            call.show.print(styled("ready: ", (address, "bold"), f" {whom}"))
+
+    asyncio.run(serving.run(app, asks, host, port, working=work, ready=ready))
+    return 0
 
 
 @command("workflows", CODE)

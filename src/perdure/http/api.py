@@ -1,0 +1,30 @@
+"""The API as a whole: all routes, and what describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.applications import Starlette
+
+from perdure.http import definitions, events, executions, system
+from perdure.http.openapi import describe
+from perdure.http.route import Answer, Call, Nothing, Routes
+from perdure.http.server import Asks, serve
+from perdure.runtime.app import Perdure
+
+routes = Routes("about")
+VERSION = "1"
+
+
+@routes("GET", "/openapi.json", None, answers={200: dict[str, Any]})
+async def openapi(call: Call[Nothing, Nothing]) -> Answer:
+    """Get this description."""
+    return Answer(describe(ALL, VERSION))
+
+
+ALL = [*executions.routes.all, *events.routes.all, *definitions.routes.all, *system.routes.all, *routes.all]
+
+
+def api(app: Perdure, asks: Asks, limit: int = 2_000_000) -> Starlette:
+    """The API of an application, to be served by any ASGI server."""
+    return serve(app, asks, ALL, limit)

@@ -1,0 +1,162 @@
+"""Executions: start, find, look, change their course."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+
+import msgspec
+
+from perdure.core.view import Why
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
+from perdure.flows.diagram import svg
+from perdure.http import forms
+from perdure.http.route import Answer, Call, Nothing, Routes
+from perdure.http.verbs import from_idempotency_key, run_of, seconds_of, settled, where
+
+routes = Routes("executions")
+
+
+@routes(
+    "POST",
+    "/v1/executions",
+    "start",
+    body=forms.StartIn,
+    query=forms.HowToStart,
+    answers={202: forms.StartedOut, 200: forms.ExecutionOut},
+)
+async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
+    """Start an execution.
+
+    202 when it is durable, before anything of it runs. With `wait` 200 and where it stands if it comes to rest in time.
+    The same id with the same input gives the same execution.
+    """
+    body = call.body
+    args = [body.input] if body.args is None else body.args
+    id = body.id or from_idempotency_key(call, "start")
+    run = await call.app.start_by_name(
+        body.workflow, args, version=body.version, id=id, lane=body.lane, tenant=call.tenant, by=call.caller.user
+    )
+    if call.query.wait is not None and await settled(run, call.query.wait):
+        return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
+    return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
+
+
+@routes("GET", "/v1/executions", "read", query=forms.ListQuery, answers={200: forms.ExecutionsOut})
+async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
+    """Find executions, newest first, page by page."""
+    query = call.query
+    found = await call.app.find(
+        status=query.status,
+        workflow=query.workflow,
+        after=query.after,
+        before=query.before,
+        parent=query.parent,
+        limit=query.limit,
+        cursor=query.cursor,
+        tenant=call.tenant,
+    )
+    return Answer(forms.page(found))
+
+
+@routes("GET", "/v1/executions/{id}", "read", answers={200: forms.ExecutionOut})
+async def get(call: Call[Nothing, Nothing]) -> Answer:
+    """Get an execution in short."""
+    return Answer(forms.shown(await run_of(call).head()))
+
+
+@routes("GET", "/v1/executions/{id}/state", "read", query=forms.StateQuery, answers={200: forms.StateOut})
+async def state(call: Call[forms.StateQuery, Nothing]) -> Answer:
+    """Tell what the log says: now, at a version, or at a time."""
+    return Answer(await run_of(call).state(_point(call.query.at)))
+
+
+def _point(at: str | None) -> int | datetime | None:
+    if at is None or at.isdecimal():
+        return None if at is None else int(at)
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError as error:
+        raise UsageError(f"{at!r} is neither a version nor a time, as 2030-01-01T12:00:00Z") from error
+
+
+@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: forms.LogOut})
+async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
+    """Read the log, page by page."""
+    query, run = call.query, run_of(call)
+    until = query.after + query.limit if query.until is None else min(query.until, query.after + query.limit)
+    entries = await run.log(query.after, until)
+    head = await run.head()
+    more = bool(entries) and entries[-1].version < min(query.until or head.version, head.version)
+    return Answer(forms.LogOut(entries, entries[-1].version if more else None))
+
+
+@routes("GET", "/v1/executions/{id}/why", "read", answers={200: Why})
+async def why(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell what an execution waits for, since when, and who holds it."""
+    return Answer(await run_of(call).why())
+
+
+@routes("GET", "/v1/executions/{id}/result", "read", query=forms.ResultQuery, answers={200: forms.ResultOut})
+async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
+    """Get the result; with `wait` it is waited for.
+
+    An execution that has not ended answers 200 with its status and no result.
+    """
+    run = run_of(call)
+    if call.query.wait is not None:
+        with suppress(TimeoutError, ExecutionFailed, ExecutionCancelled, ExecutionStuck):  # the head says which
+            await run.result(seconds_of(call.query.wait))
+    head = await run.head()
+    value = None if head.result is None else msgspec.json.decode(head.result)
+    if head.status == "completed":
+        return Answer(forms.ResultOut(head.shown, value))
+    return Answer(forms.ResultOut(head.shown, error=value))
+
+
+@routes("GET", "/v1/executions/{id}/diagram", "read", answers={200: bytes})
+async def diagram(call: Call[Nothing, Nothing]) -> Answer:
+    """Draw a machine or a graph, as SVG, with where it is marked."""
+    return Answer(svg(await run_of(call).diagram()).encode(), media="image/svg+xml")
+
+
+@routes("POST", "/v1/executions/{id}/pause", "control", body=forms.PauseIn, answers={202: forms.StartedOut})
+async def pause(call: Call[Nothing, forms.PauseIn]) -> Answer:
+    """Hold an execution: no more actions start."""
+    run = run_of(call)
+    await run.pause(until=call.body.until, reason=call.body.reason, by=call.caller.user)
+    return Answer(forms.StartedOut(run.id), 202)
+
+
+@routes("POST", "/v1/executions/{id}/resume", "control", body=forms.ResumeIn, answers={202: forms.StartedOut})
+async def resume(call: Call[Nothing, forms.ResumeIn]) -> Answer:
+    """Go on after a pause, now or at a time."""
+    run = run_of(call)
+    await run.resume(at=call.body.at, reason=call.body.reason, by=call.caller.user)
+    return Answer(forms.StartedOut(run.id), 202)
+
+
+@routes("POST", "/v1/executions/{id}/cancel", "control", body=forms.CancelIn, answers={202: forms.StartedOut})
+async def cancel(call: Call[Nothing, forms.CancelIn]) -> Answer:
+    """Ask an execution to stop; its clean-up and undos run first."""
+    run, body = run_of(call), call.body
+    await run.cancel(body.reason, timeout=body.timeout, now=body.now, by=call.caller.user)
+    return Answer(forms.StartedOut(run.id), 202)
+
+
+@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.ReasonIn, answers={202: forms.StartedOut})
+async def retry(call: Call[Nothing, forms.ReasonIn]) -> Answer:
+    """Try again from where it failed or got stuck; gives the execution that does."""
+    run = await run_of(call).retry(reason=call.body.reason, by=call.caller.user)
+    return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
+
+
+@routes("POST", "/v1/executions/{id}/fork", "control", body=forms.ForkIn, answers={202: forms.StartedOut})
+async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
+    """Start a new execution from a prefix of the log, with results or payloads edited by version."""
+    body = call.body
+    if not all(version.isdecimal() for version in body.edit):
+        raise UsageError('edits are by version: {"4": …}')
+    edit = {int(version): value for version, value in body.edit.items()}
+    run = await run_of(call).fork(at=body.at, edit=edit, id=body.id, by=call.caller.user)
+    return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})

@@ -1,0 +1,187 @@
+"""What goes over the wire: requests and answers as typed structs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perdure.core.records import Head, ShownStatus, id_of
+from perdure.core.view import Entry, moment
+from perdure.runtime.app import Page
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Wait = Annotated[str, Meta(description="A duration, as `5s` or `PT5S`; at most 60 seconds.")]
+Status = Literal["running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
+
+
+class StartIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """A start: of a workflow of the workers' code (`args`) or of a published definition (`input`)."""
+
+    workflow: str
+    input: Any = None
+    args: list[Any] | None = None
+    version: int | None = None
+    id: str | None = None
+    lane: str | None = None
+
+
+class EventIn(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    payload: Any = None
+    id: str | None = None
+
+
+class HowToSend(Struct, frozen=True, forbid_unknown_fields=True):
+    wait: Wait | None = None
+    validate: Literal["now", "later"] = "later"
+
+
+class HowToStart(Struct, frozen=True, forbid_unknown_fields=True):
+    wait: Wait | None = None
+
+
+class Accepted(Struct, frozen=True):
+    """An event that is durable and will be applied exactly once."""
+
+    id: str
+    execution: str
+
+
+class ExecutionOut(Struct, frozen=True, omit_defaults=True):
+    """An execution in short."""
+
+    id: str
+    workflow: str
+    definition: str
+    status: ShownStatus
+    version: int
+    queue: str
+    started_at: datetime
+    changed_at: datetime
+    state: Any = None
+    result: Any = None
+    parent: str | None = None
+    lane: str | None = None
+    mail: int = 0
+
+
+class ExecutionsOut(Struct, frozen=True):
+    executions: list[ExecutionOut]
+    next: str | None = None
+
+
+class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    status: Status | None = None
+    workflow: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+    parent: str | None = None
+    limit: Limit = 50
+    cursor: str | None = None
+
+
+class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=0)] = 0
+    until: Annotated[int, Meta(ge=1)] | None = None
+    limit: Limit = 100
+
+
+class LogOut(Struct, frozen=True):
+    events: list[Entry]
+    next: int | None = None  # to be given as `after`
+
+
+class StateQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    at: str | None = None  # a version, or a time
+
+
+class StateOut(Struct, frozen=True):
+    """An execution as its log tells it, up to `version`; times are microseconds since 1970."""
+
+    key: str
+    version: int
+    at: int
+    status: str
+    workflow: str
+    definition: str
+    input: Any
+    started_at: int
+    published: dict[str, Any]
+    current: str
+    nodes: dict[str, Any]
+    actions: dict[str, Any]
+    timers: dict[str, int]
+    children: dict[str, str]
+    events: int
+    result: Any
+    error: Any
+    paused: Any
+    cancel: Any
+    stuck: Any
+    base: int
+
+
+class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    wait: Wait | None = None
+
+
+class ResultOut(Struct, frozen=True, omit_defaults=True):
+    status: ShownStatus
+    result: Any = None
+    error: Any = None
+
+
+class ReasonIn(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class PauseIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
+    until: datetime | None = None
+
+
+class ResumeIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
+    at: datetime | None = None
+
+
+class CancelIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
+    timeout: str | None = None
+    now: bool = False
+
+
+class ForkIn(Struct, frozen=True, forbid_unknown_fields=True):
+    at: Annotated[int, Meta(ge=1)] | None = None
+    edit: dict[str, Any] = {}  # by version
+    id: str | None = None
+
+
+class StartedOut(Struct, frozen=True):
+    id: str
+
+
+def shown(head: Head) -> ExecutionOut:
+    return ExecutionOut(
+        id_of(head.key),
+        head.workflow,
+        head.definition,
+        head.shown,
+        head.version,
+        head.queue,
+        moment(head.started_at),
+        moment(head.changed_at),
+        _json(head.state),
+        _json(head.result),
+        None if head.parent is None else id_of(head.parent),
+        head.lane,
+        head.mail,
+    )
+
+
+def page(found: Page) -> ExecutionsOut:
+    return ExecutionsOut([shown(head) for head in found.heads], found.next)
+
+
+def _json(raw: bytes | None) -> Any:
+    return None if raw is None else msgspec.json.decode(raw)

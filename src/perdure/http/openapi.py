@@ -1,0 +1,73 @@
+"""OpenAPI 3.1, made from the routes as they are declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.http.problems import MEDIA, Problem
+from perdure.http.route import Nothing, Route
+
+_PLACE = "#/components/schemas/{name}"
+_NAME = re.compile(r"\W+")
+
+
+def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    """The document that `/openapi.json` serves."""
+    types = list(
+        dict.fromkeys([*(part for one in routes for part in (one.body, one.query, *one.answers.values())), Problem])
+    )
+    kept = [kind for kind in types if kind not in (None, bytes, Nothing)]
+    schemas, components = msgspec.json.schema_components(kept, ref_template=_PLACE)
+    known = dict(zip(kept, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, known, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Perdure", "version": version, "description": "Durable workflows."},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
+    if route.description:
+        told["description"] = route.description
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names]
+    parameters += _query(route, known, components)
+    if parameters:
+        told["parameters"] = parameters
+    if route.body is not Nothing:
+        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": known[route.body]}}}
+    told["responses"] = {str(status): _answer(kind, known) for status, kind in route.answers.items()}
+    told["responses"]["default"] = {"description": "A problem.", "content": {MEDIA: {"schema": known[Problem]}}}
+    if route.scope is not None:
+        told["security"] = [{"bearer": []}]
+        told["x-scope"] = route.scope
+    return told
+
+
+def _answer(kind: Any, known: dict[Any, Any]) -> dict[str, Any]:
+    if kind is None:
+        return {"description": "Done."}
+    if kind is bytes:
+        return {"description": "A picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}}
+    return {"description": "Done.", "content": {"application/json": {"schema": known[kind]}}}
+
+
+def _query(route: Route, known: dict[Any, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    if route.query is Nothing:
+        return []
+    schema = components[known[route.query]["$ref"].rpartition("/")[2]]
+    return [
+        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": part}
+        for name, part in schema["properties"].items()
+    ]

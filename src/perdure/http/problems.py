@@ -1,0 +1,98 @@
+"""Errors as RFC 9457 problem details: a stable type, what happened, and what to do.
+
+The classes of errors decide, not their words. A failure that nobody foresaw says nothing of itself but an id, under
+which the log of the process has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure import errors
+
+log = logging.getLogger("perdure.http")
+MEDIA = "application/problem+json"
+_URN = "urn:perdure:problem:"
+_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class Problem(Struct, frozen=True, omit_defaults=True):
+    """A problem as it is sent."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str = ""
+    execution: str = ""
+    problems: list[dict[str, Any]] = []
+
+
+class Refused(Exception):
+    """What the API itself refuses, before any verb of the application."""
+
+    def __init__(self, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.title = title
+        self.headers = dict(headers or {})
+
+
+#: The first class that fits decides.
+STATUS: list[tuple[type[BaseException], int]] = [
+    (errors.Unauthenticated, 401),
+    (errors.NotAllowed, 403),
+    (errors.AccessUnavailable, 503),
+    (errors.ExecutionNotFound, 404),
+    (errors.DefinitionNotFound, 404),
+    (errors.NotRegistered, 404),
+    (errors.KeyNotFound, 404),
+    (errors.ExecutionError, 409),
+    (errors.DefinitionConflict, 409),
+    (errors.LimitReached, 413),
+    (errors.InvalidValue, 422),
+    (errors.UsageError, 400),
+    (errors.StoreError, 503),
+]
+_RETRY = {"Retry-After": "1"}
+
+
+def type_of(name: str) -> str:
+    """`ExecutionNotFound` is `urn:perdure:problem:execution-not-found`, for ever."""
+    return f"{_URN}{_WORDS.sub('-', name).lower()}"
+
+
+def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[str, str]]:
+    """The problem that an error is, and the headers that go with it."""
+    if isinstance(error, Refused):
+        name = f"{_URN}{error.title.lower().replace(' ', '-')}"
+        return Problem(name, error.title, error.status, str(error), instance), error.headers
+    if isinstance(error, msgspec.ValidationError):
+        return Problem(type_of("InvalidRequest"), "InvalidRequest", 422, str(error), instance), {}
+    for kind, status in STATUS:
+        if isinstance(error, kind):
+            return _known(error, status, instance), _headers(error, status)
+    number = uuid.uuid4().hex[:12]
+    log.error("%s: a request failed", number, exc_info=error)
+    detail = f"something went wrong here, not with the request; the log of the server has it under {number}"
+    return Problem(type_of("Internal"), "Internal", 500, detail, instance), {}
+
+
+def _known(error: BaseException, status: int, instance: str) -> Problem:
+    name = type(error).__name__
+    found = [msgspec.to_builtins(one) for one in getattr(error, "problems", ())]
+    execution = str(getattr(error, "key", "") or "").partition("/")[2]
+    return Problem(type_of(name), name, status, str(error), instance, execution, found)
+
+
+def _headers(error: BaseException, status: int) -> Mapping[str, str]:
+    if status == 503:
+        return _RETRY
+    return {"WWW-Authenticate": "Bearer"} if status == 401 else {}

@@ -1,0 +1,114 @@
+"""Routes as values: what a handler takes and answers is declared once, and checked, served and documented from there.
+
+    @route("POST", "/v1/executions/{id}/events", "send", body=EventIn, query=HowToSend, answers={202: Accepted})
+    async def submit(call: Call[HowToSend, EventIn]) -> Answer:
+        "Send an event to an execution."
+
+A handler is a few lines over the application's own verbs. It never sees the framework, and what it raises becomes a
+problem (`perdure.http.problems`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+from perdure.http.caller import Caller, Scope
+from perdure.runtime.app import Perdure
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+_NAMES = re.compile(r"{(\w+)}")
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters, or no body."""
+
+
+class Answer(Struct, frozen=True):
+    """What goes back. Data is encoded as JSON unless it is bytes of the given media type."""
+
+    data: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    media: str = "application/json"
+
+
+class Call(Generic[Q, B]):
+    """One request, checked: who calls, what for, with what."""
+
+    def __init__(
+        self, app: Perdure, caller: Caller, path: Mapping[str, str], query: Q, body: B, headers: Mapping[str, str]
+    ) -> None:
+        self.app = app
+        self.caller = caller
+        self.path = path
+        self.query = query
+        self.body = body
+        self.headers = headers
+
+    @property
+    def tenant(self) -> str:
+        """Never from the request: the credential says whose things these are."""
+        return self.caller.tenant
+
+
+Handler = Callable[[Any], Awaitable[Answer]]
+
+
+class Route(Struct, frozen=True):
+    """A declared route. `scope` is what the caller must be allowed to do; None: anybody may."""
+
+    method: Method
+    path: str
+    scope: Scope | None
+    handler: Handler
+    body: Any = Nothing
+    query: Any = Nothing
+    answers: Mapping[int, Any] = {}
+    tag: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def description(self) -> str:
+        return (self.handler.__doc__ or "").strip().partition("\n")[2].strip()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters of the path."""
+        return _NAMES.findall(self.path)
+
+
+class Routes:
+    """Collects what a module declares."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.all: list[Route] = []
+
+    def __call__(
+        self,
+        method: Method,
+        path: str,
+        scope: Scope | None,
+        *,
+        answers: Mapping[int, Any],
+        body: Any = Nothing,
+        query: Any = Nothing,
+    ) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            self.all.append(Route(method, path, scope, handler, body, query, answers, self.tag))
+            return handler
+
+        return declare

@@ -1,0 +1,110 @@
+"""Dead letters, and how this process is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from perdure.errors import StoreError
+from perdure.http import forms
+from perdure.http.route import Answer, Call, Nothing, Routes
+from perdure.runtime.dead import DeadPage, Handled
+
+routes = Routes("system")
+#: Seconds that the store may take to tell the time.
+PATIENCE = 2.0
+
+
+class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    cause: str | None = None
+    workflow: str | None = None
+    oldest: bool = False
+    limit: forms.Limit = 50
+    cursor: str | None = None
+
+
+class WhichIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters: these, those of a cause or workflow, or all."""
+
+    ids: Annotated[list[str], Meta(max_length=1000)] = []
+    cause: str | None = None
+    workflow: str | None = None
+    all: bool = False
+    dry_run: bool = False
+    reason: str = ""
+
+
+class HealthOut(Struct, frozen=True):
+    status: str
+
+
+@routes("GET", "/v1/dead", "read", query=DeadQuery, answers={200: DeadPage})
+async def dead(call: Call[DeadQuery, Nothing]) -> Answer:
+    """List executions that are stuck, those that got stuck last first."""
+    query = call.query
+    return Answer(
+        await call.app.dead(
+            cause=query.cause,
+            workflow=query.workflow,
+            oldest=query.oldest,
+            limit=query.limit,
+            cursor=query.cursor,
+            tenant=call.tenant,
+        )
+    )
+
+
+@routes("POST", "/v1/dead/redrive", "control", body=WhichIn, answers={200: Handled})
+async def redrive(call: Call[Nothing, WhichIn]) -> Answer:
+    """Try stuck executions again, each once for each time that it got stuck."""
+    body = call.body
+    return Answer(
+        await call.app.redrive(
+            *body.ids,
+            cause=body.cause,
+            workflow=body.workflow,
+            all=body.all,
+            dry_run=body.dry_run,
+            reason=body.reason,
+            by=call.caller.user,
+            tenant=call.tenant,
+        )
+    )
+
+
+@routes("POST", "/v1/dead/purge", "admin", body=WhichIn, answers={200: Handled})
+async def purge(call: Call[Nothing, WhichIn]) -> Answer:
+    """Give stuck executions up: they end as cancelled, their logs stay."""
+    body = call.body
+    return Answer(
+        await call.app.purge(
+            *body.ids,
+            cause=body.cause,
+            workflow=body.workflow,
+            all=body.all,
+            dry_run=body.dry_run,
+            reason=body.reason,
+            by=call.caller.user,
+            tenant=call.tenant,
+        )
+    )
+
+
+@routes("GET", "/health/live", None, answers={200: HealthOut})
+async def live(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell whether this process answers."""
+    return Answer(HealthOut("live"))
+
+
+@routes("GET", "/health/ready", None, answers={200: HealthOut, 503: HealthOut})
+async def ready(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell whether requests can be served: whether the store answers."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await call.app.open()
+            await call.app.store.now()
+    except (StoreError, TimeoutError):
+        return Answer(HealthOut("the store does not answer"), 503)
+    return Answer(HealthOut("ready"))

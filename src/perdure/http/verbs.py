@@ -1,0 +1,51 @@
+"""What handlers share: the execution that a path names, waiting for it, ids from idempotency keys."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from perdure.core.durations import micros
+from perdure.core.records import ShownStatus
+from perdure.http.problems import Refused
+from perdure.http.route import Call
+from perdure.runtime.run import Run
+
+#: The longest time for which an answer is kept waiting.
+LONGEST = 60_000_000
+RESTING: tuple[ShownStatus, ...] = ("waiting", "paused", "stuck", "completed", "failed", "cancelled")
+_HEADER = "idempotency-key"
+
+
+def run_of(call: Call[Any, Any]) -> Run[Any]:
+    return call.app.get(call.path["id"], call.tenant)
+
+
+def where(id: str) -> str:
+    return f"/v1/executions/{id}"
+
+
+def seconds_of(wait: str) -> float:
+    length = micros(wait)
+    if length > LONGEST:
+        raise Refused(400, "Too Long", "an answer is kept waiting for at most 60 seconds")
+    return length / 1e6
+
+
+async def settled(run: Run[Any], wait: str) -> bool:
+    """Whether it has come to rest, or to its end, within this time."""
+    try:
+        await run.until(*RESTING, timeout=seconds_of(wait))
+    except TimeoutError:
+        return False
+    return True
+
+
+def from_idempotency_key(call: Call[Any, Any], what: str) -> str | None:
+    """The id that a key stands for: the same for the same key, route and tenant, and nobody's by chance."""
+    key = call.headers.get(_HEADER)
+    if key is None:
+        return None
+    if not 1 <= len(key) <= 255:
+        raise Refused(400, "Bad Idempotency Key", "an Idempotency-Key has 1 to 255 characters")
+    return "key-" + hashlib.sha256(f"{what}\n{call.tenant}\n{key}".encode()).hexdigest()[:40]

@@ -1,0 +1,460 @@
+"""The HTTP API, in process over ASGI, with a worker beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from perdure import Perdure, action, event, workflow
+from perdure.errors import Unauthenticated
+from perdure.flows.registry import registry
+from perdure.http import forms
+from perdure.http.api import ALL, api
+from perdure.http.caller import Caller, caller_of
+
+
+@action(name="http.greet")
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@workflow(name="http-hello", events={"go": int})
+async def hello(name: str) -> str:
+    said = await greet(name)
+    return f"{said} {await event('go', int)}"
+
+
+@workflow(name="http-fails")
+async def fails() -> None:
+    raise ValueError("as always")
+
+
+@workflow(name="http-stuck")
+async def stuck() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+MACHINE = {
+    "machine": "http-door",
+    "initial": "shut",
+    "states": {
+        "shut": {"on": {"push": {"to": "open", "roles": ["owner"]}}},
+        "open": {"on": {"pull": "shut", "lock": {"to": "gone"}}},
+        "gone": {"final": True},
+    },
+}
+
+
+class People:
+    """Credentials of this test: `Bearer TENANT:USER:ROLE,ROLE`."""
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        kind, _, said = headers.get("authorization", "").partition(" ")
+        if kind != "Bearer" or said.count(":") != 2:
+            raise Unauthenticated("this needs a credential")
+        tenant, user, roles = said.split(":")
+        return caller_of(tenant, user, roles.split(","), "test")
+
+
+Test = Callable[["Door"], Awaitable[None]]
+
+
+class Door:
+    def __init__(self, app: Perdure, client: httpx.AsyncClient) -> None:
+        self.app = app
+        self.client = client
+        self.who = "acme:ann:admin,owner"
+
+    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        said = {"authorization": f"Bearer {self.who}", **{name.replace("_", "-"): one for name, one in headers.items()}}
+        return await self.client.request(method, path, json=body, headers=said)
+
+    async def start(self, workflow: str = "http-hello", id: str = "h1", **more: Any) -> httpx.Response:
+        body = {"workflow": workflow, "id": id, **({"args": ["ann"]} if workflow == "http-hello" else {}), **more}
+        return await self("POST", "/v1/executions", body)
+
+
+@asynccontextmanager
+async def opened(working: bool = True) -> AsyncIterator[Door]:
+    app = Perdure("memory://")
+    transport = httpx.ASGITransport(app=api(app, People()))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        if not working:
+            yield Door(app, client)
+            return
+        async with app.working():
+            yield Door(app, client)
+
+
+def served(test: Callable[[Door], Awaitable[None]], working: bool = True) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), opened(working) as door:
+            await test(door)
+
+    asyncio.run(main())
+
+
+def problem(answer: httpx.Response, status: int, name: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = answer.json()
+    assert told["type"] == f"urn:perdure:problem:{name}" and told["status"] == status and told["detail"]
+    return told
+
+
+def test_an_execution_is_started_sent_to_and_asked_for_its_result() -> None:
+    async def main(door: Door) -> None:
+        started = await door.start()
+        assert (started.status_code, started.json()) == (202, {"id": "h1"})
+        assert started.headers["location"] == "/v1/executions/h1"
+        sent = await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 7, "id": "e1"})
+        assert (sent.status_code, sent.json()) == (202, {"id": "e1", "execution": "h1"})
+        done = await door("GET", "/v1/executions/h1/result?wait=10s")
+        assert done.json() == {"status": "completed", "result": "hello ann 7"}
+        got = (await door("GET", "/v1/executions/h1")).json()
+        assert (got["id"], got["workflow"], got["status"]) == ("h1", "http-hello", "completed")
+
+    served(main)
+
+
+def test_an_event_is_accepted_while_no_worker_lives() -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        sent = await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 7})
+        assert sent.status_code == 202
+        async with door.app.working():
+            assert (await door("GET", "/v1/executions/h1/result?wait=10s")).json()["result"] == "hello ann 7"
+
+    served(main, working=False)
+
+
+def test_a_submit_that_waits_answers_with_where_it_stands() -> None:
+    async def main(door: Door) -> None:
+        started = await door("POST", "/v1/executions?wait=10s", {"workflow": "http-hello", "args": ["ann"], "id": "h1"})
+        assert (started.status_code, started.json()["status"]) == (200, "waiting")
+        sent = await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "go", "payload": 1})
+        assert (sent.status_code, sent.json()["result"]) == (200, "hello ann 1")
+
+    served(main)
+
+
+def test_an_idempotency_key_makes_one_event_of_many() -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        send = {"name": "go", "payload": 7}
+        answers = await asyncio.gather(
+            *(door("POST", "/v1/executions/h1/events", send, idempotency_key="k1") for _ in range(50))
+        )
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.json()["id"] for answer in answers}) == 1
+        await door("GET", "/v1/executions/h1/result?wait=10s")
+        log = (await door("GET", "/v1/executions/h1/log?limit=1000")).json()["events"]
+        assert [entry["type"] for entry in log].count("EventReceived") == 1
+        other = await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 8}, idempotency_key="k1")
+        problem(other, 422, "idempotency-key-reused")
+
+    served(main)
+
+
+def test_a_start_with_an_idempotency_key_is_one_start() -> None:
+    async def main(door: Door) -> None:
+        body = {"workflow": "http-hello", "args": ["ann"]}
+        first, again = [await door("POST", "/v1/executions", body, idempotency_key="s1") for _ in range(2)]
+        assert first.json() == again.json()
+        problem(
+            await door("POST", "/v1/executions", {**body, "args": ["bob"]}, idempotency_key="s1"),
+            409,
+            "execution-exists",
+        )
+
+    served(main)
+
+
+def test_executions_are_listed_page_by_page() -> None:
+    async def main(door: Door) -> None:
+        for number in range(5):
+            await door.start(id=f"h{number}")
+        first = (await door("GET", "/v1/executions?limit=3&workflow=http-hello")).json()
+        rest = (await door("GET", f"/v1/executions?limit=3&workflow=http-hello&cursor={first['next']}")).json()
+        found = [one["id"] for one in (*first["executions"], *rest["executions"])]
+        assert sorted(found) == [f"h{number}" for number in range(5)] and rest["next"] is None
+
+    served(main)
+
+
+def test_the_log_is_read_page_by_page_and_the_state_at_a_point() -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "go", "payload": 1})
+        seen: list[int] = []
+        after = 0
+        while after is not None:
+            part = (await door("GET", f"/v1/executions/h1/log?after={after}&limit=2")).json()
+            seen += [entry["version"] for entry in part["events"]]
+            after = part["next"]
+        assert seen == list(range(1, len(seen) + 1)) and len(seen) == 4
+        assert (await door("GET", "/v1/executions/h1/state?at=1")).json()["status"] == "open"
+        now = (await door("GET", "/v1/executions/h1/state")).json()
+        assert now["status"] == "completed" and set(now) == set(forms.StateOut.__struct_fields__)
+        problem(await door("GET", "/v1/executions/h1/state?at=noon"), 400, "usage-error")
+
+    served(main)
+
+
+def test_an_execution_is_paused_resumed_cancelled_and_forked() -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        run = door.app.get("h1", "acme")
+        await run.until("waiting")
+        assert (await door("POST", "/v1/executions/h1/pause", {"reason": "lunch"})).status_code == 202
+        await run.until("paused")
+        assert "paused" in (await door("GET", "/v1/executions/h1/why")).text
+        await door("POST", "/v1/executions/h1/resume", {})
+        await run.until("waiting")
+        forked = (await door("POST", "/v1/executions/h1/fork", {"at": 1, "id": "f1"})).json()
+        assert forked == {"id": "f1"}
+        await door("POST", "/v1/executions/h1/cancel", {"reason": "enough"})
+        await run.until("cancelled")
+        assert (await door("GET", "/v1/executions/h1/result")).json()["status"] == "cancelled"
+        again = (await door("POST", "/v1/executions/h1/retry", {})).json()["id"]
+        assert again != "h1"
+        log = [entry for entry in await run.log() if entry.type in ("Paused", "CancelRequested")]
+        assert [entry.data["by"] for entry in log] == ["ann", "ann"]
+
+    served(main)
+
+
+def test_a_failed_execution_tells_its_error() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-fails", "x1", args=[])
+        done = (await door("GET", "/v1/executions/x1/result?wait=10s")).json()
+        assert (done["status"], done["error"]["type"], done["error"]["message"]) == (
+            "failed",
+            "ValueError",
+            "as always",
+        )
+
+    served(main)
+
+
+def test_definitions_are_published_and_run_and_drawn() -> None:
+    async def main(door: Door) -> None:
+        assert (await door("POST", "/v1/definitions/validate", {"definition": MACHINE})).json() == {"problems": []}
+        made = await door("POST", "/v1/definitions", {"definition": MACHINE, "note": "first"})
+        assert (made.status_code, made.json()["version"]) == (201, 1)
+        assert (await door("POST", "/v1/executions", {"workflow": "http-door", "id": "d1"})).status_code == 202
+        await door.app.get("d1", "acme").until("waiting")
+        refused = await door("POST", "/v1/executions/d1/events?validate=now", {"name": "pull"})
+        problem(refused, 409, "event-refused")
+        pushed = await door("POST", "/v1/executions/d1/events?wait=10s", {"name": "push"})
+        assert pushed.json()["state"] == {"state": "open"}
+        drawn = await door("GET", "/v1/executions/d1/diagram")
+        assert drawn.headers["content-type"] == "image/svg+xml" and drawn.text.startswith("<svg")
+        [listed] = (await door("GET", "/v1/definitions")).json()["definitions"]
+        assert (listed["name"], listed["newest"]) == ("http-door", 1)
+        assert (await door("POST", "/v1/definitions/http-door/deprecate", {"version": 1})).status_code == 204
+        assert (await door("GET", "/v1/definitions/http-door?version=1")).json()["deprecated"] is not None
+        assert (await door("POST", "/v1/definitions/http-door/restore", {"version": 1})).status_code == 204
+        changes = (await door("GET", "/v1/definitions/http-door/history")).json()["changes"]
+        assert [one["what"] for one in changes] == ["published", "deprecated", "restored"]
+        assert {one["by"] for one in changes} == {"ann"}
+        bad = await door("POST", "/v1/definitions", {"definition": {**MACHINE, "initial": "nowhere"}})
+        assert problem(bad, 422, "definition-invalid")["problems"][0]["where"] == "machine.initial"
+
+    registry._workflows.pop(("http-door", 1), None)
+    served(main)
+
+
+def test_dead_letters_are_listed_redriven_and_purged() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-stuck", "s1", args=[])
+        run = door.app.get("s1", "acme")
+        await run.until("stuck")
+        [one] = (await door("GET", "/v1/dead")).json()["dead"]
+        assert (one["id"], one["cause"]) == ("s1", "never-wakes")
+        assert (await door("POST", "/v1/dead/redrive", {"ids": ["s1"], "dry_run": True})).json()["done"] == ["s1"]
+        assert (await door("POST", "/v1/dead/redrive", {"ids": ["s1"]})).json()["done"] == ["s1"]
+        problem(await door("POST", "/v1/dead/redrive", {}), 400, "usage-error")
+        while [one["tries"] for one in (await door("GET", "/v1/dead")).json()["dead"]] != [2]:
+            await asyncio.sleep(0.01)
+        door.who = "acme:ann:operator"
+        problem(await door("POST", "/v1/dead/purge", {"ids": ["s1"]}), 403, "not-allowed")
+        door.who = "acme:ann:admin"
+        await door("POST", "/v1/dead/purge", {"ids": ["s1"], "reason": "enough"})
+        await run.until("cancelled")
+
+    served(main)
+
+
+def test_health_follows_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perdure.errors import StoreUnavailable
+
+    async def main(door: Door) -> None:
+        assert (await door.client.get("/health/live")).json() == {"status": "live"}
+        assert (await door.client.get("/health/ready")).json() == {"status": "ready"}
+
+        async def away() -> int:
+            raise StoreUnavailable("gone")
+
+        monkeypatch.setattr(door.app.store, "now", away)
+        assert (await door.client.get("/health/ready")).status_code == 503
+        assert (await door.client.get("/health/live")).status_code == 200
+
+    served(main, working=False)
+
+
+def test_the_roles_of_the_credential_go_with_the_event() -> None:
+    async def main(door: Door) -> None:
+        await door("POST", "/v1/definitions", {"definition": MACHINE})
+        await door("POST", "/v1/executions", {"workflow": "http-door", "id": "d1"})
+        door.who = "acme:eve:sender"
+        problem(await door("POST", "/v1/executions/d1/events", {"name": "push"}), 409, "event-refused")
+        door.who = "acme:oli:sender,owner"
+        assert (await door("POST", "/v1/executions/d1/events", {"name": "push"})).status_code == 202
+
+    served(main)
+
+
+def test_a_foreign_tenant_sees_nothing() -> None:
+    paths = [
+        ("GET", "/v1/executions/h1", None),
+        ("GET", "/v1/executions/h1/state", None),
+        ("GET", "/v1/executions/h1/log", None),
+        ("GET", "/v1/executions/h1/why", None),
+        ("GET", "/v1/executions/h1/result", None),
+        ("GET", "/v1/executions/h1/diagram", None),
+        ("POST", "/v1/executions/h1/events", {"name": "go", "payload": 1}),
+        ("POST", "/v1/executions/h1/pause", {}),
+        ("POST", "/v1/executions/h1/resume", {}),
+        ("POST", "/v1/executions/h1/cancel", {}),
+        ("POST", "/v1/executions/h1/retry", {}),
+        ("POST", "/v1/executions/h1/fork", {}),
+        ("GET", "/v1/definitions/http-door", None),
+        ("GET", "/v1/definitions/http-door/history", None),
+        ("POST", "/v1/definitions/http-door/deprecate", {"version": 1}),
+        ("POST", "/v1/definitions/http-door/restore", {"version": 1}),
+    ]
+    named = {(one.method, one.path) for one in ALL if "{" in one.path}
+    assert {(m, p.replace("h1", "{id}").replace("http-door", "{name}")) for m, p, _ in paths} == named
+
+    async def main(door: Door) -> None:
+        await door.start()
+        await door("POST", "/v1/definitions", {"definition": MACHINE})
+        door.who = "evil:eve:admin"
+        for method, path, body in paths:
+            answer = await door(method, path, body)
+            assert answer.status_code == 404, (method, path, answer.text)
+            assert "ann" not in answer.text
+        assert (await door("GET", "/v1/executions")).json()["executions"] == []
+        assert (await door("GET", "/v1/definitions")).json()["definitions"] == []
+
+    served(main)
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.method} {one.path}")
+def test_every_route_needs_a_credential_with_its_scope(one: Any) -> None:
+    path = one.path.replace("{id}", "h1").replace("{name}", "x")
+
+    async def main(door: Door) -> None:
+        body = None if one.method == "GET" else {}
+        door.who = "nobody"
+        answer = await door(one.method, path, body)
+        if one.scope is None:
+            assert answer.status_code == 200
+            return
+        assert answer.headers["www-authenticate"] == "Bearer"
+        problem(answer, 401, "unauthenticated")
+        door.who = "acme:eve:owner"  # a word of the business, not of the API
+        problem(await door(one.method, path, body), 403, "not-allowed")
+
+    served(main, working=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "kind", "status", "name"),
+    [
+        ("/v1/executions", b"{", "application/json", 400, "not-json"),
+        ("/v1/executions", b"[1]", "application/json", 422, "invalid-request"),
+        ("/v1/executions", b'{"workflow": "x", "more": 1}', "application/json", 422, "invalid-request"),
+        ("/v1/executions", b'{"workflow": "nobody"}', "application/json", 404, "not-registered"),
+        (
+            "/v1/executions",
+            b'{"workflow": "http-hello", "args": ["x"], "id": "a b"}',
+            "application/json",
+            400,
+            "usage-error",
+        ),
+        (
+            "/v1/executions",
+            b'{"workflow": "http-hello", "args": [], "id": "x"}',
+            "application/json",
+            422,
+            "invalid-value",
+        ),
+        ("/v1/executions", b"x" * 2_000_001, "application/json", 413, "too-large"),
+        ("/v1/executions", b"[" * 100_000, "application/json", 400, "too-deep"),
+        ("/v1/executions", b"{}", "text/plain", 415, "unsupported-media-type"),
+        ("/v1/executions?wit=5s", b'{"workflow": "x"}', "application/json", 422, "invalid-request"),
+        ("/v1/executions/h1/pause?x=1", b"{}", "application/json", 400, "unknown-parameter"),
+        ("/v1/nowhere", b"{}", "application/json", 404, "no-such-route"),
+        ("/v1/actions", b"{}", "application/json", 405, "method-not-allowed"),
+    ],
+    ids=lambda value: None if not isinstance(value, str) or "/" in value else value,
+)
+def test_bad_requests_are_problems(path: str, data: bytes, kind: str, status: int, name: str) -> None:
+    async def main(door: Door) -> None:
+        headers = {"authorization": "Bearer acme:ann:admin", "content-type": kind}
+        problem(await door.client.post(path, content=data, headers=headers), status, name)
+
+    served(main, working=False)
+
+
+def test_a_broken_handler_tells_an_id_and_nothing_else(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    async def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("the password is 12345")
+
+    async def main(door: Door) -> None:
+        monkeypatch.setattr(Perdure, "find", broken)
+        told = problem(await door("GET", "/v1/executions"), 500, "internal")
+        assert "12345" not in json.dumps(told)
+        assert told["detail"].split()[-1] in caplog.text
+
+    served(main, working=False)
+
+
+def test_an_unknown_outcome_is_503_and_never_202(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perdure.errors import OutcomeUnknown
+
+    async def main(door: Door) -> None:
+        await door.start()
+
+        async def unknown(*args: Any) -> Any:
+            raise OutcomeUnknown("the connection was lost")
+
+        monkeypatch.setattr(door.app.store, "send", unknown)
+        answer = await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 1})
+        problem(answer, 503, "outcome-unknown")
+        assert answer.headers["retry-after"] == "1"
+
+    served(main, working=False)
+
+
+def test_the_description_names_every_route_and_every_schema() -> None:
+    async def main(door: Door) -> None:
+        told = (await door.client.get("/openapi.json")).json()
+        assert told["openapi"] == "3.1.0"
+        paths = {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
+        assert paths == {(one.method, one.path) for one in ALL}
+        refs = set(json.dumps(told).split('"#/components/schemas/')[1:])
+        assert {ref.partition('"')[0] for ref in refs} <= set(told["components"]["schemas"])
+        submit = told["paths"]["/v1/executions/{id}/events"]["post"]
+        assert [one["name"] for one in submit["parameters"]] == ["id", "wait", "validate"]
+        assert set(submit["responses"]) == {"202", "200", "default"}
+
+    served(main, working=False)
