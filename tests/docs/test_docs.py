@@ -23,6 +23,7 @@ from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
+from perdure.http.api import ALL as ALL_ROUTES
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
 from tests.docs import pictures, settings
@@ -76,6 +77,11 @@ def test_definitions_in_pages_have_no_mistakes() -> None:
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_pictures_show_what_the_examples_define(name: str) -> None:
     assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.drawn(name)
+
+
+def test_every_route_is_on_its_page() -> None:
+    rows = re.findall(r"^\| `[A-Z]+ /.*$", text("howto/http.md"), re.MULTILINE)
+    assert rows == [f"| `{one.method} {one.path}` | {one.scope or ''} | {one.summary} |" for one in ALL_ROUTES]
 
 
 def test_every_picture_is_drawn_from_an_example() -> None:
