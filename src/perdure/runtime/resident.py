@@ -39,6 +39,7 @@ from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import Attempts, Running, key_of_call
 from perdure.runtime.metrics import Metrics
 from perdure.runtime.migration import checkpoint
+from perdure.runtime.published import Ref
 from perdure.runtime.settings import Settings
 
 _encode = msgspec.json.encode
@@ -132,6 +133,11 @@ class Resident:
     def about(self) -> dict[str, object]:
         """What a line of the log of this process says about it."""
         return {"execution": self.key, "version": self.version, "worker": self.house.me}
+
+    @property
+    def runs(self) -> Ref:
+        """The definition that it runs, as it would be found in the store."""
+        return Ref(tenant_of(self.key), self.workflow.name, self.workflow.version, self.workflow.hash)
 
     # From outside.
 
