@@ -21,11 +21,12 @@ from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store, Stream
+from perdure.runtime.course import FAULTS
 from perdure.runtime.ends import end_of
 from perdure.runtime.mailman import Mailman
 from perdure.runtime.migration import asked_for
 from perdure.runtime.published import Published, Ref, ref_in, ref_of
-from perdure.runtime.resident import FAULTS, House, Resident
+from perdure.runtime.resident import House, Resident
 from perdure.runtime.rooms import Rooms
 
 #: Hints taken from the stream at once.
@@ -177,7 +178,7 @@ class Intake:
                 resident.drop()
                 resident = None
             if (there := self._move_in(held, sent, resident, workflow)) is not None:
-                there.offer([found[ref] for ref in asked[held.key]])
+                there.mailbox.offer([found[ref] for ref in asked[held.key]])
 
     def _count_hold(self, held: Held) -> None:
         if held.rows and held.rows[-1].type == _TAKEN_OVER and held.rows[-1].fence == held.token:

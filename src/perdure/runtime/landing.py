@@ -88,7 +88,9 @@ class Landing:
                     self._count(commit, now)
                 if outcome == "ok":
                     hints += [_hint(start) for start in commit.children]
-                    hints += [Hint(letter.key, resident.queue_of(letter.key)) for letter in commit.mail]
+                    hints += [
+                        Hint(letter.key, resident.kin.queue_of(letter.key, resident.replay)) for letter in commit.mail
+                    ]
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)

@@ -68,7 +68,7 @@ class Mailman:
         for key in keys:
             resident = residents.get(key)
             if resident is not None:
-                resident.deliver(boxes.get(key, ()))
+                resident.mailbox.deliver(boxes.get(key, ()))
                 if resident.ended is not None and not boxes.get(key):
                     # Its end was refused for mail that is still on its way, in a transaction of the sender's.
                     self._floor.ring_at(resident, self._floor.now() + 50_000)
@@ -85,4 +85,4 @@ class Mailman:
         if asked:
             found = await self._published.load([ref for refs in asked.values() for ref in refs])
             for resident, refs in asked.items():
-                resident.offer([found[ref] for ref in refs])
+                resident.mailbox.offer([found[ref] for ref in refs])

@@ -184,7 +184,7 @@ class Worker:
 
     def _ring_if_here(self, resident: Resident) -> None:
         if self.here(resident):
-            resident._alarm = 0  # it has rung; a clock that was set back since asks for another
+            resident.alarm = 0  # it has rung; a clock that was set back since asks for another
             self.ring(resident)
 
     def _ring_all(self) -> None:
