@@ -55,6 +55,27 @@ class Ground(Protocol):
 
 
 class Course:
+    # Thousands of these are in memory, and with so many attributes a dictionary for each is large and slow.
+    __slots__ = (
+        "_ground",
+        "_tries",
+        "at",
+        "draft",
+        "history",
+        "key",
+        "kin",
+        "lapses",
+        "migrated",
+        "notes",
+        "queue",
+        "replay",
+        "stuck",
+        "stuck_row",
+        "token",
+        "version",
+        "workflow",
+    )
+
     def __init__(self, ground: Ground, held: Held, workflow: Workflow[..., Any]) -> None:
         self._ground = ground
         self.key = held.key

@@ -44,6 +44,29 @@ class House(Ground, Protocol):
 
 
 class Resident(Course):
+    __slots__ = (
+        "_announced",
+        "_crowded",
+        "_loaded",
+        "_progress",
+        "_progress_at",
+        "_settling",
+        "alarm",
+        "flying",
+        "gone",
+        "house",
+        "inputs",
+        "landing",
+        "lane",
+        "later",
+        "lease_until",
+        "mailbox",
+        "recalled",
+        "rung",
+        "rung_at",
+        "running",
+    )
+
     def __init__(self, house: House, held: Held, workflow: Workflow[..., Any]) -> None:
         super().__init__(house, held, workflow)
         self.house = house
