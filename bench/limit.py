@@ -37,7 +37,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
-    for file in sorted(resources.files("perdure.stores").joinpath("sqlite_migrations").iterdir(), key=lambda f: f.name):
+    for file in sorted(resources.files("perdure.stores.sqlite").joinpath("migrations").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".sql"):
             db.executescript(file.read_text())
     return db

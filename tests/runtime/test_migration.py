@@ -84,7 +84,7 @@ async def test_a_worker_that_still_remembers_the_old_version_builds_it_anew(worl
     # Given two workers: the first has parked the execution and keeps its replay, the second changes the version
     run = await begun(world, ONE, TWO)
     first = world.workers[0]
-    assert first.app.worker is not None and run.key in first.app.worker._cache
+    assert first.app.worker is not None and run.key in first.app.worker.rooms.parked
     first.process.stop()
     second = world.add_worker()
     await run.migrate(2)

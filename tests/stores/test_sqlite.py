@@ -50,7 +50,7 @@ from perdure.testing.invariants import check_log
 
 T = TypeVar("T")
 
-MIGRATIONS = sorted((files("perdure.stores") / "sqlite_migrations").iterdir(), key=lambda file: file.name)
+MIGRATIONS = sorted((files("perdure.stores.sqlite") / "migrations").iterdir(), key=lambda file: file.name)
 
 
 class TestSqliteStore(StoreContract):

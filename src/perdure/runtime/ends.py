@@ -10,10 +10,25 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import TypeAlias
 
-from perdure.core.records import SHORT, End
+from perdure.core.records import SHORT, End, Hint
 
 #: Executions whose end is kept for whoever asks.
 _KEPT = 10_000
+
+
+def news_of(key: str, end: End) -> Hint:
+    if end.result is None or len(end.result) > SHORT:
+        return Hint(key, ended=True)
+    return Hint(key, ended=True, status=end.status, result=end.result.decode())
+
+
+def end_of(hint: Hint) -> End | None:
+    """The end of an execution as the news tells it, if it does."""
+    match hint.status:
+        case "completed" | "failed" | "cancelled" as status:
+            return End(status, hint.result.encode())
+        case _:
+            return None
 
 
 class _Pending:

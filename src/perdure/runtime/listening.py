@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from perdure.ports import Stream
-from perdure.runtime.ends import Ends
-from perdure.runtime.worker import end_of
+from perdure.runtime.ends import Ends, end_of
 
 
 class Listener:

@@ -8,6 +8,8 @@ words. The change is a checkpoint in the log, so replay never mixes two versions
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,9 +18,9 @@ from msgspec import Raw
 from perdure.core import events as ev, letters as mail
 from perdure.core.commands import Limits
 from perdure.core.durations import Duration, micros
-from perdure.core.records import ENDED, PUBLISHED, Head, Row, tenant_of
+from perdure.core.records import ENDED, PUBLISHED, Head, Mail, Row, tenant_of
 from perdure.core.replay import Replay
-from perdure.errors import ExecutionEnded, MigrationRefused, PerdureError, UsageError
+from perdure.errors import ExecutionEnded, MigrationRefused, PerdureError, Undecodable, UsageError
 from perdure.flows.bound import Problem, owed
 from perdure.flows.described import Described
 from perdure.runtime.published import Lost, Ref, ref_in
@@ -29,6 +31,17 @@ if TYPE_CHECKING:
 
 #: How the id of such a letter begins.
 LETTER = "/migrate:"
+
+
+def asked_for(own: Ref, letters: Sequence[Mail]) -> list[Ref]:
+    """The versions that letters ask for."""
+    refs = []
+    for letter in letters:
+        if letter.id.startswith(LETTER):
+            with suppress(Undecodable):  # folding it will say so
+                if isinstance(wish := mail.unseal(letter), mail.MigrateLetter):
+                    refs.append(Ref(own.tenant, own.name, wish.version, wish.hash))
+    return refs
 
 
 def checkpoint(

@@ -126,7 +126,7 @@ class Machine:
         """Take out of memory what a crash has left there."""
         worker = self.app.worker
         if worker is not None:
-            for resident in (*worker.residents.values(), *worker._cache.values()):
+            for resident in (*worker.residents.values(), *worker.rooms.parked.values()):
                 resident.drop()
             worker._executor.shutdown(wait=False, cancel_futures=True)
             worker.attempts.processes.close()

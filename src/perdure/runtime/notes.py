@@ -1,0 +1,68 @@
+"""What must be known of a log also when its code cannot be run.
+
+Rules kept here: notes follow from the log alone, so whoever is stuck can still show its state, be cancelled with all
+that belongs to it, and tell whoever waits for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from perdure.core import events as ev
+from perdure.core.records import Held
+from perdure.errors import Undecodable
+
+NOTED_TYPES = frozenset(
+    {
+        ev.Published,
+        ev.StateChanged,
+        ev.Restarted,
+        ev.ChildStarted,
+        ev.ChildSettled,
+        ev.ActionScheduled,
+        ev.ActionCancelled,
+    }
+)
+_NOTED = frozenset(ev.NUMBERS[kind] for kind in NOTED_TYPES)
+_STARTED = ev.NUMBERS[ev.Started]
+
+
+class Notes:
+    __slots__ = ("apart", "offspring", "parent_queue", "published")
+
+    def __init__(self, held: Held) -> None:
+        self.published: bytes | None = None  # the state that the log shows
+        self.offspring: set[int] = set()  # children that the log shows as open
+        self.apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
+        self.parent_queue = ""
+        for row in held.rows:
+            if row.type in _NOTED or row.message_id is not None:
+                with suppress(Undecodable):  # loading will say so
+                    self.note(ev.read(row))
+        if held.parent is not None and held.rows[0].type == _STARTED:
+            with suppress(Undecodable):
+                self.note(ev.read(held.rows[0]))
+
+    def note(self, event: ev.Event) -> None:
+        match event:
+            case ev.Published():
+                self.published = bytes(event.state)
+            case ev.StateChanged():
+                shown = msgspec.json.decode(self.published or b"{}")
+                self.published = msgspec.json.encode({**shown, "state": event.to_state})
+            case ev.Restarted():
+                self.published = bytes(event.published) if bytes(event.published) != b"{}" else None
+            case ev.ChildStarted():
+                self.offspring.add(event.ref)
+            case ev.ChildSettled():
+                self.offspring.discard(event.ref)
+            case ev.ActionScheduled():
+                self.apart[event.ref] = event.queue
+            case ev.ActionSettled() | ev.ActionCancelled():
+                self.apart.pop(event.ref, None)
+            case ev.Started():
+                self.parent_queue = event.parent_queue
+            case _:
+                pass

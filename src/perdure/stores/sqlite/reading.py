@@ -1,0 +1,63 @@
+"""What is read of one execution, and what is due: by the threads of the store and inside its transactions."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from itertools import starmap
+
+from perdure.core.records import Backlog, Mail, Row
+
+
+def rows_of(db: sqlite3.Connection, key: str, after: int, until: int | None = None, limit: int = -1) -> list[Row]:
+    last = 2**63 - 1 if until is None else until
+    return list(
+        starmap(
+            Row,
+            db.execute(
+                "select version, type, data, at, fence, message_id from events"
+                " where key = ? and version > ? and version <= ? order by version limit ?",
+                (key, after, last, limit),
+            ),
+        )
+    )
+
+
+def unread(db: sqlite3.Connection, key: str) -> list[Mail]:
+    """The mailbox in order, without what is in the log."""
+    return list(
+        starmap(
+            Mail,
+            db.execute(
+                "select m.key, m.id, m.data, m.sha from messages m where m.key = ? and not exists"
+                " (select 1 from events e where e.key = m.key and e.message_id = m.id) order by m.seq",
+                (key,),
+            ),
+        )
+    )
+
+
+def next_due(db: sqlite3.Connection, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
+    wake = "select due from wakes where queue = ? and definition = ? and due is not null order by due limit 1"
+    mail = (
+        "select m.due from messages m cross join wakes w on w.key = m.key"
+        " where m.queue = ? and w.definition in (select value from json_each(?)) order by m.due limit 1"
+    )
+    found = [db.execute(wake, (queue, definition)).fetchone() for queue in queues for definition in definitions]
+    found += [db.execute(mail, (queue, json.dumps(definitions))).fetchone() for queue in queues]
+    return min((row[0] for row in found if row is not None), default=None)
+
+
+def backlog(db: sqlite3.Connection, now: int) -> list[Backlog]:
+    return list(starmap(Backlog, db.execute(_BACKLOG, {"now": now})))
+
+
+#: Counted up to a limit: what is needed is whether there is much to do, not how much exactly.
+_BACKLOG = """
+select queue, count(*), min(due) from (
+  select queue, due from wakes where due <= :now and queue <> ''
+  union all
+  select m.queue, m.due from messages m where m.due <= :now
+  limit 10000
+) group by queue order by queue"""
