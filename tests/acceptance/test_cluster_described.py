@@ -10,7 +10,9 @@ import pytest
 
 from perdure import Perdure, Run
 from perdure.core import events as ev
+from perdure.flows.registry import registry
 from tests.acceptance.cluster import Cluster, check, results, rows_of, until
+from tests.acceptance.cluster_flows import work
 from tests.acceptance.conftest import Make
 
 MACHINE: dict[str, Any] = {
@@ -75,6 +77,12 @@ GRAPH: dict[str, Any] = {
     ],
 }  # fmt: skip
 COUNT = 40
+
+
+@pytest.fixture(autouse=True)
+def _that_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishing looks for the action by its name, which local ones of other tests may have, too."""
+    monkeypatch.setitem(registry._actions, "work", [work])
 
 
 async def machines(app: Perdure) -> list[Run[Any]]:
