@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -56,40 +56,29 @@ async def dead(call: Call[DeadQuery, Nothing]) -> Answer:
     )
 
 
+def _which(call: Call[Nothing, WhichIn]) -> dict[str, Any]:
+    body = call.body
+    return {
+        "cause": body.cause,
+        "workflow": body.workflow,
+        "all": body.all,
+        "dry_run": body.dry_run,
+        "reason": body.reason,
+        "by": call.caller.user,
+        "tenant": call.tenant,
+    }
+
+
 @routes("POST", "/v1/dead/redrive", "control", body=WhichIn, answers={200: Handled})
 async def redrive(call: Call[Nothing, WhichIn]) -> Answer:
     """Try stuck executions again, each once for each time that it got stuck."""
-    body = call.body
-    return Answer(
-        await call.app.redrive(
-            *body.ids,
-            cause=body.cause,
-            workflow=body.workflow,
-            all=body.all,
-            dry_run=body.dry_run,
-            reason=body.reason,
-            by=call.caller.user,
-            tenant=call.tenant,
-        )
-    )
+    return Answer(await call.app.redrive(*call.body.ids, **_which(call)))
 
 
 @routes("POST", "/v1/dead/purge", "admin", body=WhichIn, answers={200: Handled})
 async def purge(call: Call[Nothing, WhichIn]) -> Answer:
     """Give stuck executions up: they end as cancelled, their logs stay."""
-    body = call.body
-    return Answer(
-        await call.app.purge(
-            *body.ids,
-            cause=body.cause,
-            workflow=body.workflow,
-            all=body.all,
-            dry_run=body.dry_run,
-            reason=body.reason,
-            by=call.caller.user,
-            tenant=call.tenant,
-        )
-    )
+    return Answer(await call.app.purge(*call.body.ids, **_which(call)))
 
 
 @routes("GET", "/health/live", None, answers={200: HealthOut})
