@@ -603,6 +603,8 @@ async def test_a_stuck_execution_goes_on_when_its_definition_is_back(world: Worl
         moved = await other.app.adopt(document, "moved")
         with pytest.raises(ExecutionStuck, match="was not published"):
             await moved.result()
+        with pytest.raises(DefinitionNotFound, match="was not published"):
+            await moved.diagram()
         await other.app.definitions.import_(bundle)
         await moved.retry()
         await moved.send("packed", 1)

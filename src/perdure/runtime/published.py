@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ from perdure.flows import kinds
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound
 from perdure.flows.described import Described
+from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.reading import canonical, content_hash
 from perdure.ports import Store
 
@@ -195,6 +196,9 @@ class Lost(Described):
         self._refuse()
 
     def undo_of(self, owed: Owed) -> Action[..., Any]:
+        self._refuse()
+
+    def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
