@@ -326,6 +326,7 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("GET", "/v1/executions/h1", None),
         ("GET", "/v1/executions/h1/state", None),
         ("GET", "/v1/executions/h1/log", None),
+        ("GET", "/v1/executions/h1/stream", None),
         ("GET", "/v1/executions/h1/why", None),
         ("GET", "/v1/executions/h1/result", None),
         ("GET", "/v1/executions/h1/diagram", None),

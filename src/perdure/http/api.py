@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, system
+from perdure.http import definitions, events, executions, following, system
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.server import Asks, serve
@@ -22,7 +22,15 @@ async def openapi(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(describe(ALL, VERSION))
 
 
-ALL = [*executions.routes.all, *events.routes.all, *definitions.routes.all, *system.routes.all, *routes.all]
+#: In the order of the documentation.
+ALL = [
+    *executions.routes.all,
+    *following.routes.all,
+    *events.routes.all,
+    *definitions.routes.all,
+    *system.routes.all,
+    *routes.all,
+]
 
 
 def api(app: Perdure, asks: Asks, limit: int = 2_000_000) -> Starlette:

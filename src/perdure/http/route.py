@@ -29,8 +29,16 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters, or no body."""
 
 
+#: The media type of a flow.
+FLOW = "text/event-stream"
+
+
+class Flow:
+    """In a declaration: an answer that goes on, event by event."""
+
+
 class Answer(Struct, frozen=True):
-    """What goes back. Data is encoded as JSON unless it is bytes of the given media type."""
+    """What goes back. Data is encoded as JSON unless it is bytes of the given media type, or comes part by part."""
 
     data: Any = None
     status: int = 200

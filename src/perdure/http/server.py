@@ -7,13 +7,13 @@ tenant comes from the credential; an answer is sent only when the verb behind it
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
 from perdure.http.caller import ANYBODY, Caller
@@ -103,6 +103,8 @@ def _depth(data: bytes) -> int:
 
 
 def _response(answer: Answer) -> Response:
+    if isinstance(answer.data, AsyncIterator):
+        return StreamingResponse(answer.data, answer.status, dict(answer.headers), answer.media)
     data = answer.data if isinstance(answer.data, bytes) else _encode(answer.data)
     if answer.status == 204:
         return Response(status_code=204, headers=dict(answer.headers))

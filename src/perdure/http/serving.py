@@ -4,41 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import uvicorn
 
+from perdure.errors import UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, check_bind
 from perdure.runtime.app import Perdure
 
+#: Seconds that requests get to be answered when the server ends.
+GRACE = 3
+
 
 class Server(uvicorn.Server):
-    """Says where it listens, once it does."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    """Leaves signals to whoever runs it."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A signal ends it; that is the end asked for, not a failure."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+        yield
+
+
+@asynccontextmanager
+async def listening(app: Perdure, authenticator: Authenticator, host: str, port: int) -> AsyncIterator[str]:
+    """Serve an open application for as long as the block lasts; gives the address. Port 0 is any that is free."""
+    check_bind(host, authenticator)
+    bound = _bound(host, port)
+    config = uvicorn.Config(
+        api(app, authenticator),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        loop="none",
+        timeout_graceful_shutdown=GRACE,
+    )
+    server = Server(config)
+    serving = asyncio.create_task(server.serve([bound]), name="perdure-serve")
+    number = bound.getsockname()[1]
+    try:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
+    finally:
+        server.should_exit = True
+        await serving
+        bound.close()
+        await authenticator.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Bound and listening, so that whoever is told the address can connect at once."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port") from error
 
 
 async def run(
@@ -52,19 +72,17 @@ async def run(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; with `working` a worker of the same code runs beside it."""
     check_bind(host, authenticator)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(app)
-        stack.push_async_callback(authenticator.close)
-        if working:
-            await stack.enter_async_context(app.working())
-        config = uvicorn.Config(
-            api(app, authenticator),
-            host=host,
-            port=port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            loop="none",
-            timeout_graceful_shutdown=10,
-        )
-        await Server(config, ready).serve()
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, told.set)
+    try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(app)
+            if working:
+                await stack.enter_async_context(app.working())
+            ready(await stack.enter_async_context(listening(app, authenticator, host, port)))
+            await told.wait()
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 _PAGE = 1000
+#: Seconds between two looks at a log that is followed.
+_SOON, _SELDOM = 0.02, 1.0
 _RESTARTED = ev.NUMBERS[ev.Restarted]
 
 
@@ -133,6 +135,32 @@ class Run(Generic[R_co]):
         if not entries and after == 0:
             await self.head()
         return entries
+
+    async def follow(self, after: int = 0) -> AsyncIterator[view.Entry]:
+        """The events of the log after this version, and then each as it comes, until the execution has ended.
+
+        It looks rather than listens: soon again after something came, then less often, up to once a second.
+        """
+        pause = _SOON
+        while True:
+            head = await self.head()
+            if head.version > after:
+                pause = _SOON
+                async for row in self.rows(after, head.version):
+                    yield view.entry(row)
+                after = head.version
+            if head.status in ENDED:
+                return
+            await self._sleep(pause)
+            pause = min(pause * 1.5, _SELDOM)
+
+    async def _sleep(self, pause: float) -> None:
+        """For this long, or until it has ended as far as this process hears of it."""
+        news = self._app.news(self.key)
+        try:
+            await asyncio.wait([news], timeout=pause)
+        finally:
+            self._app.no_news(self.key, news)
 
     async def state(self, at: int | datetime | None = None) -> view.State:
         """What the log says at a version, at a time, or now: status, published fields, what is open."""

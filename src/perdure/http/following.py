@@ -1,0 +1,87 @@
+"""Logs that are followed while they grow, as server-sent events.
+
+The id of each event is its version in the log, so whoever was cut off goes on where it was: browsers send the last id
+by themselves. A comment goes out now and then, so that neither side takes silence for death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perdure.core.view import Entry
+from perdure.http import forms
+from perdure.http.problems import Refused
+from perdure.http.route import FLOW, Answer, Call, Flow, Nothing, Routes
+from perdure.http.verbs import run_of
+from perdure.runtime.run import Run
+
+routes = Routes("executions")
+#: Seconds of silence.
+SILENCE = 15.0
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=0)] | None = None
+
+
+@routes("GET", "/v1/executions/{id}/stream", "read", query=StreamQuery, answers={200: Flow})
+async def stream(call: Call[StreamQuery, Nothing]) -> Answer:
+    """Follow the log as it grows, as server-sent events, until the execution has ended.
+
+    It begins after the version that `after` or the header `Last-Event-ID` names. The last event is called `end` and
+    tells how the execution has ended.
+    """
+    run = run_of(call)
+    await run.head()
+    return Answer(_told(run, _after(call)), headers={"Cache-Control": "no-store"}, media=FLOW)
+
+
+def _after(call: Call[StreamQuery, Nothing]) -> int:
+    if call.query.after is not None:
+        return call.query.after
+    last = call.headers.get("last-event-id", "0")
+    if not (last.isascii() and last.isdecimal() and len(last) < 19):
+        raise Refused(400, "Bad Event Id", f"Last-Event-ID is a version, not {last!r}")
+    return int(last)
+
+
+async def _told(run: Run[Any], after: int) -> AsyncIterator[bytes]:
+    last = after
+    async with aclosing(_with_silence(run.follow(after))) as entries:
+        async for entry in entries:
+            if entry is None:
+                yield b": nothing new\n\n"
+            else:
+                last = entry.version
+                yield _event(str(last), entry.type, entry)
+    yield _event(str(last), "end", forms.shown(await run.head()))
+
+
+async def _with_silence(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry | None, None]:
+    """The entries, and None whenever none has come for a while."""
+    following = asyncio.ensure_future(anext(entries, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait([following], timeout=SILENCE)
+            if not done:
+                yield None
+                continue
+            entry = following.result()
+            if entry is None:
+                return
+            yield entry
+            following = asyncio.ensure_future(anext(entries, None))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def _event(id: str, name: str, data: Any) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), name.encode(), _encode(data))
