@@ -3,6 +3,8 @@
 from perdure import Perdure, action, workflow
 """
 
+from typing import TYPE_CHECKING, Any
+
 from perdure.core.breaker import Breaker
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.retry import Retry
@@ -51,6 +53,9 @@ from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
 
+if TYPE_CHECKING:
+    from perdure.client import Client
+
 __version__ = "0.1.0"
 __all__ = [
     "Action",
@@ -59,6 +64,7 @@ __all__ = [
     "Breaker",
     "ChildFailed",
     "CircuitOpen",
+    "Client",
     "CloudEvent",
     "Contention",
     "Dead",
@@ -108,3 +114,14 @@ __all__ = [
     "event",
     "workflow",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The client needs a package that nothing else needs, so it is imported only for those who ask for it."""
+    if name != "Client":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from perdure.client import Client
+    except ModuleNotFoundError as error:
+        raise ImportError(f"the client needs a further package: pip install 'perdure[client]' ({error})") from error
+    return Client

@@ -11,6 +11,7 @@
     │   ├── LimitReached          one of the limits in Settings
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   ├── KeyNotFound           the tenant has no API key of that id
+    │   ├── RequestRefused        the HTTP API does not take the request as it is
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
     │   ├── ExecutionNotFound
@@ -108,6 +109,15 @@ class NotRegistered(UsageError):
 
 class KeyNotFound(UsageError):
     """The tenant has no API key of this id."""
+
+
+class RequestRefused(UsageError):
+    """The HTTP API does not take the request as it is; `status` and `type` are those of its answer."""
+
+    def __init__(self, message: str, status: int = 400, type: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type
 
 
 class SettingsError(UsageError):

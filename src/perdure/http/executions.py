@@ -37,7 +37,7 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     run = await call.app.start_by_name(
         body.workflow, args, version=body.version, id=id, lane=body.lane, tenant=call.tenant, by=call.caller.user
     )
-    if call.query.wait is not None and await settled(run, call.query.wait):
+    if call.query.wait is not None and await settled(call, run, call.query.wait):
         return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
@@ -106,7 +106,7 @@ async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
     run = run_of(call)
     if call.query.wait is not None:
         with suppress(TimeoutError, ExecutionFailed, ExecutionCancelled, ExecutionStuck):  # the head says which
-            await run.result(seconds_of(call.query.wait))
+            await call.leaving.bounds(run.result(seconds_of(call.query.wait)))
     head = await run.head()
     value = None if head.result is None else msgspec.json.decode(head.result)
     if head.status == "completed":

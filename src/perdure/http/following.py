@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from perdure.core.records import ENDED
 from perdure.core.view import Entry
 from perdure.http import forms
+from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import FLOW, Answer, Call, Flow, Nothing, Routes
 from perdure.http.verbs import run_of
@@ -36,11 +38,11 @@ async def stream(call: Call[StreamQuery, Nothing]) -> Answer:
     """Follow the log as it grows, as server-sent events, until the execution has ended.
 
     It begins after the version that `after` or the header `Last-Event-ID` names. The last event is called `end` and
-    tells how the execution has ended.
+    tells how the execution has ended; a stream that ends without it was cut off and can be asked for again.
     """
     run = run_of(call)
     await run.head()
-    return Answer(_told(run, _after(call)), headers={"Cache-Control": "no-store"}, media=FLOW)
+    return Answer(_told(run, _after(call), call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW)
 
 
 def _after(call: Call[StreamQuery, Nothing]) -> int:
@@ -52,25 +54,30 @@ def _after(call: Call[StreamQuery, Nothing]) -> int:
     return int(last)
 
 
-async def _told(run: Run[Any], after: int) -> AsyncIterator[bytes]:
+async def _told(run: Run[Any], after: int, leaving: Leaving) -> AsyncIterator[bytes]:
     last = after
-    async with aclosing(_with_silence(run.follow(after))) as entries:
+    async with aclosing(_with_silence(run.follow(after), leaving)) as entries:
         async for entry in entries:
             if entry is None:
                 yield b": nothing new\n\n"
             else:
                 last = entry.version
                 yield _event(str(last), entry.type, entry)
-    yield _event(str(last), "end", forms.shown(await run.head()))
+    head = await run.head()
+    if head.status in ENDED and head.version == last:
+        yield _event(str(last), "end", forms.shown(head))
 
 
-async def _with_silence(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry | None, None]:
-    """The entries, and None whenever none has come for a while."""
+async def _with_silence(entries: AsyncIterator[Entry], leaving: Leaving) -> AsyncGenerator[Entry | None, None]:
+    """The entries, and None whenever none has come for a while; until the server ends."""
     following = asyncio.ensure_future(anext(entries, None))
     try:
         while True:
-            done, _ = await asyncio.wait([following], timeout=SILENCE)
-            if not done:
+            both: list[asyncio.Future[Any]] = [following, leaving.future()]
+            await asyncio.wait(both, timeout=SILENCE, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                if leaving.future().done():
+                    return
                 yield None
                 continue
             entry = following.result()

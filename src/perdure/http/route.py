@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 from msgspec import Struct
 
 from perdure.http.caller import Caller, Scope
+from perdure.http.leaving import Leaving
 from perdure.runtime.app import Perdure
 
 Q = TypeVar("Q")
@@ -50,7 +51,14 @@ class Call(Generic[Q, B]):
     """One request, checked: who calls, what for, with what."""
 
     def __init__(
-        self, app: Perdure, caller: Caller, path: Mapping[str, str], query: Q, body: B, headers: Mapping[str, str]
+        self,
+        app: Perdure,
+        caller: Caller,
+        path: Mapping[str, str],
+        query: Q,
+        body: B,
+        headers: Mapping[str, str],
+        leaving: Leaving,
     ) -> None:
         self.app = app
         self.caller = caller
@@ -58,6 +66,7 @@ class Call(Generic[Q, B]):
         self.query = query
         self.body = body
         self.headers = headers
+        self.leaving = leaving
 
     @property
     def tenant(self) -> str:

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
 from perdure.http.caller import ANYBODY, Caller
+from perdure.http.leaving import Leaving
 from perdure.http.problems import MEDIA, Refused, problem_of
 from perdure.http.route import Answer, Call, Nothing, Route
 from perdure.runtime.app import Perdure
@@ -36,12 +37,19 @@ class Asks(Protocol):
 
 def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Starlette:
     """An ASGI application; `limit` is of the bytes of a body."""
-    paths = [Path(one.path, _endpoint(app, asks, one, limit), methods=[one.method], name=one.name) for one in routes]
+    leaving = Leaving()
+    paths = [
+        Path(one.path, _endpoint(app, asks, one, limit, leaving), methods=[one.method], name=one.name) for one in routes
+    ]
     handlers = {404: _not_found, 405: _not_allowed, Exception: _broken}
-    return Starlette(routes=paths, exception_handlers=handlers)
+    served = Starlette(routes=paths, exception_handlers=handlers)
+    served.state.leaving = leaving
+    return served
 
 
-def _endpoint(app: Perdure, asks: Asks, route: Route, limit: int) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    app: Perdure, asks: Asks, route: Route, limit: int, leaving: Leaving
+) -> Callable[[Request], Awaitable[Response]]:
     decode = None if route.body is Nothing else msgspec.json.Decoder(route.body).decode
 
     async def endpoint(request: Request) -> Response:
@@ -51,7 +59,7 @@ def _endpoint(app: Perdure, asks: Asks, route: Route, limit: int) -> Callable[[R
                 caller.require(route.scope)
             query = _query(route, request)
             body = await _body(request, decode, limit)
-            call = Call(app, caller, request.path_params, query, body, request.headers)
+            call = Call(app, caller, request.path_params, query, body, request.headers, leaving)
             return _response(await route.handler(call))
         except Exception as error:
             return _problem(error, request)

@@ -32,8 +32,9 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
     """Serve an open application for as long as the block lasts; gives the address. Port 0 is any that is free."""
     check_bind(host, authenticator)
     bound = _bound(host, port)
+    served = api(app, authenticator)
     config = uvicorn.Config(
-        api(app, authenticator),
+        served,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -46,6 +47,7 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
     finally:
+        served.state.leaving.say()
         server.should_exit = True
         await serving
         bound.close()

@@ -32,10 +32,10 @@ def seconds_of(wait: str) -> float:
     return length / 1e6
 
 
-async def settled(run: Run[Any], wait: str) -> bool:
+async def settled(call: Call[Any, Any], run: Run[Any], wait: str) -> bool:
     """Whether it has come to rest, or to its end, within this time."""
     try:
-        await run.until(*RESTING, timeout=seconds_of(wait))
+        await call.leaving.bounds(run.until(*RESTING, timeout=seconds_of(wait)))
     except TimeoutError:
         return False
     return True

@@ -1,0 +1,169 @@
+"""A handle on one execution behind the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.client.door import Door
+from perdure.core import events as ev
+from perdure.core.codec import Codec
+from perdure.core.durations import Duration, micros
+from perdure.core.records import ENDED, ShownStatus, key_of
+from perdure.core.view import Entry, Why
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
+from perdure.http.forms import Accepted, ExecutionOut, LogOut, StartedOut, StateOut
+
+R_co = TypeVar("R_co", covariant=True)
+#: Seconds for which one request waits for the end.
+_WAIT = 20.0
+_PAGE = 1000
+_SOON = 0.05
+
+
+class _Ended(Struct):
+    status: ShownStatus
+    result: Raw = Raw(b"null")
+    error: Raw = Raw(b"null")
+
+
+class RemoteRun(Generic[R_co]):
+    """One execution. Made by `client.start` and `client.get`; holds nothing, so it is cheap and always current."""
+
+    def __init__(self, door: Door, id: str, returns: Codec[Any] | None = None) -> None:
+        self._door = door
+        self._returns = returns
+        self.id = id
+        self._path = f"/v1/executions/{quote(id, safe='')}"
+
+    def __repr__(self) -> str:
+        return f"RemoteRun({self.id!r})"
+
+    # Asking.
+
+    async def head(self) -> ExecutionOut:
+        return await self._door.get(self._path, ExecutionOut)
+
+    async def status(self) -> ShownStatus:
+        return (await self.head()).status
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for the end: the result, or ExecutionFailed, ExecutionCancelled, ExecutionStuck.
+
+        A server that restarts meanwhile is waited for.
+        """
+        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
+            while True:
+                told = await self._door.get(f"{self._path}/result", _Ended, _WAIT, wait=f"{_WAIT:g}s")
+                if told.status in ENDED:
+                    return self._ended(told)
+                if told.status == "stuck":
+                    await self._still_stuck()
+
+    async def _still_stuck(self) -> None:
+        if (await self.head()).mail:  # perhaps it was tried again just now
+            await asyncio.sleep(_SOON)
+            return
+        raise ExecutionStuck(str(await self.why()), key_of("", self.id))
+
+    def _ended(self, told: _Ended) -> R_co:
+        key = key_of("", self.id)
+        if told.status == "completed":
+            value: R_co = self._returns.decode(told.result) if self._returns else msgspec.json.decode(told.result)
+            return value
+        error = msgspec.json.decode(told.error, type=ev.Error)
+        if told.status == "cancelled":
+            raise ExecutionCancelled(f"{self.id} was cancelled: {error.message}", key)
+        details = msgspec.json.decode(error.details)
+        raise ExecutionFailed(f"{self.id} failed: {error.type}: {error.message}", key, error.type, details)
+
+    async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
+        """Wait for one of these statuses. For people and tests; it looks rather than listens."""
+        pause = _SOON
+        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
+            while not ((head := await self.head()).status in statuses and not head.mail):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 1.0)
+        return head.status
+
+    async def log(self, after: int = 0, until: int | None = None) -> list[Entry]:
+        """The events of the log, readable."""
+        entries: list[Entry] = []
+        while True:
+            page = await self._door.get(f"{self._path}/log", LogOut, after=after, until=until, limit=_PAGE)
+            entries += page.events
+            if page.next is None:
+                return entries
+            after = page.next
+
+    async def follow(self, after: int = 0) -> AsyncIterator[Entry]:
+        """The events of the log after this version, and then each as it comes, until the execution has ended.
+
+        A connection that breaks is made anew, and goes on after the last event.
+        """
+        while True:
+            try:
+                async with self._door.flow(f"{self._path}/stream", after) as answer:
+                    name = ""
+                    async for line in answer.aiter_lines():
+                        if line.startswith("event: "):
+                            name = line[7:]
+                        elif line.startswith("data: "):
+                            if name == "end":
+                                return
+                            entry = msgspec.json.decode(line[6:], type=Entry)
+                            after = entry.version
+                            yield entry
+            except httpx.TransportError:
+                pass
+            await self.head()  # waits for the server, and raises if it cannot be reached
+
+    async def state(self, at: int | datetime | None = None) -> StateOut:
+        """What the log says at a version, at a time, or now."""
+        return await self._door.get(f"{self._path}/state", StateOut, at=at)
+
+    async def why(self) -> Why:
+        """What it waits for, since when, and who holds it."""
+        return await self._door.get(f"{self._path}/why", Why)
+
+    # Doing.
+
+    async def send(
+        self, name: str, payload: Any = None, *, id: str | None = None, validate: Literal["later", "now"] = "later"
+    ) -> str:
+        """Send an event; gives its id. The same id twice is one event."""
+        body = {"name": name, "payload": payload, "id": id or self._door.new_id()}
+        return (await self._door.post(f"{self._path}/events", body, Accepted, validate=validate)).id
+
+    async def pause(self, *, until: datetime | None = None, reason: str = "") -> None:
+        """Start no more actions. Those that run may finish and are recorded."""
+        await self._door.do(f"{self._path}/pause", {"until": until, "reason": reason})
+
+    async def resume(self, *, at: datetime | None = None, reason: str = "") -> None:
+        """Go on after a pause, now or at a time."""
+        await self._door.do(f"{self._path}/resume", {"at": at, "reason": reason})
+
+    async def cancel(self, reason: str = "", *, timeout: str | None = None, now: bool = False) -> None:
+        """Ask the workflow to stop; its clean-up and undos run first, unless it has to be now."""
+        await self._door.do(f"{self._path}/cancel", {"reason": reason, "timeout": timeout, "now": now})
+
+    async def retry(self, *, reason: str = "") -> RemoteRun[R_co]:
+        """Try again from where it failed or got stuck; gives the execution that does."""
+        made = await self._door.post(f"{self._path}/retry", {"reason": reason}, StartedOut, repeat=False)
+        return RemoteRun(self._door, made.id, self._returns)
+
+    async def fork(
+        self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None
+    ) -> RemoteRun[R_co]:
+        """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
+        edits = {str(version): value for version, value in (edit or {}).items()}
+        body = {"at": at, "edit": edits, "id": id or f"{self.id}~{self._door.new_id()[-8:]}"}
+        made = await self._door.post(f"{self._path}/fork", body, StartedOut, repeat=False)
+        return RemoteRun(self._door, made.id, self._returns)
