@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -118,3 +121,30 @@ def _until(terminal: int, pattern: str, timeout: float = 20.0) -> None:
         left = deadline - time.monotonic()
         assert left > 0 and select.select([terminal], [], [], left)[0], f"no {pattern!r} in {text!r}"
         text += os.read(terminal, 65536).decode(errors="replace")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_dev_serves_the_api_and_what_it_says_to_try_works_as_it_is_printed(shop: Shop) -> None:
+    shop.file.write_text(
+        SHOP + "\n@workflow(name='aaa-first')\nasync def first(order: Order, times: int) -> int:\n    return times\n"
+    )
+    with shop.process("dev", "shop.py", "--port", "0") as dev:
+        dev.line("^api http://127.0.0.1:")
+        lines = [dev.line("^    curl ").strip() for _ in range(3)]
+        told = [json.loads(subprocess.check_output(["sh", "-c", line])) for line in lines]
+        assert told[0] == {"id": "try-1"}
+        assert told[1]["status"] in ("completed", "waiting")
+        assert [one["id"] for one in told[2]["executions"]] == ["try-1"]
+        assert dev.stop() == 0
+
+
+def test_dev_takes_another_port_if_its_own_is_taken(shop: Shop) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else has it already: just as well
+            taken.bind(("127.0.0.1", 8470))
+            taken.listen()
+        with shop.process("dev", "shop.py", "--json") as dev:
+            address = json.loads(dev.line('"api"'))["address"]
+            assert address.startswith("http://127.0.0.1:") and not address.endswith(":8470")
+            assert dev.stop() == 0

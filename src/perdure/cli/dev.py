@@ -1,9 +1,10 @@
-"""`perdure dev`: a worker beside the editor.
+"""`perdure dev`: a worker and the HTTP API beside the editor.
 
 The worker replays after every turn, so code that would not survive a crash is found at once. Files are watched by their
 time of change; when one changes, the worker drains and the process begins afresh (the same process id, a new
 interpreter: nothing of the old code is left). Code that cannot be loaded shows its error and waits for the next change.
-On a terminal the recent executions are shown live, elsewhere each change is a line.
+The API is open, on this machine only. On a terminal the recent executions are shown live, elsewhere each change is a
+line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +24,9 @@ from msgspec import structs
 from perdure.cli import loading
 from perdure.cli.command import Call
 from perdure.cli.display import add_row, age, doing, head_data, status_text, styled, table
+from perdure.cli.samples import curls
 from perdure.core.records import ENDED, Head, id_of
-from perdure.errors import StoreError
+from perdure.errors import StoreError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime import service, telemetry
 from perdure.runtime.app import Perdure
@@ -37,9 +40,11 @@ LOOK = 0.5
 #: Nobody wants to wait longer for a reload; what was cut off runs again.
 DRAIN = 5.0
 SHOWN = 20
+#: Where the API listens.
+HOST, PORT = "127.0.0.1", 8470
 
 
-def run(call: Call, module: str) -> int:
+def run(call: Call, module: str, port: int | None = None) -> int:
     """Work until a signal comes. A reload does not return: the process begins again."""
     sys.dont_write_bytecode = True  # it tells files apart by whole seconds: too coarse for somebody who edits
     try:
@@ -61,10 +66,45 @@ def run(call: Call, module: str) -> int:
             _again()
         service.exit_now(code)
 
-    code = service.run(app, ready=view.began, until=lambda: view.follow(watch), leave=leave)
+    async def follow() -> None:
+        async with _api(call, app, port):
+            await view.follow(watch)
+
+    code = service.run(app, ready=view.began, until=follow, leave=leave)
     if watch.changed is not None:
         _again()
     return code
+
+
+@asynccontextmanager
+async def _api(call: Call, app: Perdure, port: int | None) -> AsyncIterator[None]:
+    """Serve the API, where it is installed, and say how to try it."""
+    try:
+        from perdure.http.auth import Authenticator, Open
+        from perdure.http.serving import listening
+    except ImportError:
+        call.show.note("the HTTP API is not installed: pip install 'perdure[http]'")
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        everybody = Authenticator(open=Open(app.tenant))
+        try:
+            address = await stack.enter_async_context(listening(app, everybody, HOST, PORT if port is None else port))
+        except UsageError:
+            if port is not None:
+                raise
+            address = await stack.enter_async_context(listening(app, everybody, HOST, 0))
+        ours = [one for one in registry.workflows() if not one.name.startswith("perdure.") and ":" not in one.name]
+        lines = curls(address, ours)
+        if call.show.json:
+            call.show.line({"event": "api", "address": address, "try": lines})
+        else:
+            call.show.print(
+                styled(("api ", "green"), (address, "bold"), ("  open to everybody on this machine", "dim"))
+            )
+            for line in lines:
+                call.show.print(styled(f"    {line}"))
+        yield
 
 
 def _wait_for_change(call: Call, module: str, error: loading.Broken) -> int:

@@ -96,17 +96,23 @@ def _supervise(settings: Settings, all_logs: bool) -> int:
 
 
 @command("dev", WORK)
-def dev(call: Call, module: Module) -> int:
-    """Run a worker beside the editor.
+def dev(
+    call: Call,
+    module: Module,
+    port: Annotated[
+        int | None, Option("--port", min=0, max=65535, help="Of the HTTP API; else 8470, or any that is free.")
+    ] = None,
+) -> int:
+    """Run a worker and the HTTP API beside the editor.
 
     Shows what happens, reloads when the code changes, and replays after every turn, so that code which would not
-    survive a crash is found at once.
+    survive a crash is found at once. The API asks for no credentials and listens on this machine only.
 
     Example: perdure dev shop.py
     """
     from perdure.cli import dev as development
 
-    return development.run(call, module)
+    return development.run(call, module, port)
 
 
 @command("serve", WORK)
