@@ -23,10 +23,9 @@ from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
-from perdure.http.api import ALL as ALL_ROUTES
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
-from tests.docs import pictures, settings
+from tests.docs import pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
 
@@ -79,9 +78,9 @@ def test_pictures_show_what_the_examples_define(name: str) -> None:
     assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.drawn(name)
 
 
-def test_every_route_is_on_its_page() -> None:
-    rows = re.findall(r"^\| `[A-Z]+ /.*$", text("howto/http.md"), re.MULTILINE)
-    assert rows == [f"| `{one.method} {one.path}` | {one.scope or ''} | {one.summary} |" for one in ALL_ROUTES]
+def test_the_pages_of_routes_are_made_from_the_code() -> None:
+    there = {path.name: path.read_text() for path in routes.FOLDER.iterdir()}
+    assert there == routes.pages(), "python -m tests.docs.routes writes them"
 
 
 def test_every_picture_is_drawn_from_an_example() -> None:

@@ -459,3 +459,14 @@ def test_the_description_names_every_route_and_every_schema() -> None:
         assert set(submit["responses"]) == {"202", "200", "default"}
 
     served(main, working=False)
+
+
+def test_a_browser_gets_a_page_that_describes_every_route_and_runs_nothing() -> None:
+    async def main(door: Door) -> None:
+        answer = await door.client.get("/docs")
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert all(f">{one.path}</span>" in answer.text for one in ALL)
+        assert "<script" not in answer.text and "http://" not in answer.text and "https://" not in answer.text
+
+    served(main)

@@ -7,8 +7,9 @@ from typing import Any
 from starlette.applications import Starlette
 
 from perdure.http import definitions, events, executions, following, system
+from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
-from perdure.http.route import Answer, Call, Nothing, Routes
+from perdure.http.route import Answer, Call, Html, Nothing, Routes
 from perdure.http.server import Asks, serve
 from perdure.runtime.app import Perdure
 
@@ -20,6 +21,13 @@ VERSION = "1"
 async def openapi(call: Call[Nothing, Nothing]) -> Answer:
     """Get this description."""
     return Answer(describe(ALL, VERSION))
+
+
+@routes("GET", "/docs", None, answers={200: Html})
+async def browse(call: Call[Nothing, Nothing]) -> Answer:
+    """Get this description as a page for a browser."""
+    headers = {"Content-Security-Policy": POLICY}
+    return Answer(page(describe(ALL, VERSION)), headers=headers, media="text/html; charset=utf-8")
 
 
 #: In the order of the documentation.

@@ -38,6 +38,10 @@ class Flow:
     """In a declaration: an answer that goes on, event by event."""
 
 
+class Html:
+    """In a declaration: an answer for a browser."""
+
+
 class Answer(Struct, frozen=True):
     """What goes back. Data is encoded as JSON unless it is bytes of the given media type, or comes part by part."""
 
