@@ -7,7 +7,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import pytest
+
 from tests.cli.conftest import Shop
+from tests.http import issuer
 
 
 def ask(address: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
@@ -47,3 +50,45 @@ def test_callers_show_an_api_key(shop: Shop) -> None:
 
 def test_an_open_api_is_refused_where_others_can_reach_it(shop: Shop) -> None:
     assert "cannot be served on 0.0.0.0" in shop.error("serve", "shop.py", "--open", "--host", "0.0.0.0")
+
+
+def test_tokens_of_the_issuer_in_the_settings_are_taken_beside_keys(shop: Shop) -> None:
+    key = issuer.Key("k1")
+    (shop.folder / "keys.json").write_text(json.dumps(issuer.jwks(key)))
+    said = {
+        "PERDURE_TOKEN_ISSUER": issuer.ISSUER,
+        "PERDURE_TOKEN_AUDIENCE": issuer.AUDIENCE,
+        "PERDURE_TOKEN_KEYS": "keys.json",
+        "PERDURE_TOKEN_CLAIMS": "org, sub, realm.roles",
+    }
+    token = key.sign(org="default", realm={"roles": ["viewer"]}, tenant=None, roles=None)
+    made = shop.json("keys", "create", "ci", "--role", "viewer")
+    with shop.process("serve", "shop.py", "--port", "0", "--json", **said) as served:
+        address = json.loads(served.line('"ready"'))["address"]
+        assert ask(address, "/v1/executions", key=token)[0] == 200
+        assert ask(address, "/v1/executions", key=made["secret"])[0] == 200
+        assert ask(address, "/v1/executions", {"workflow": "echo", "args": ["a"]}, token)[0] == 403
+        assert ask(address, "/v1/executions", key=key.sign(org="default", aud="others"))[0] == 401
+        assert served.stop() == 0
+
+
+def test_settings_of_tokens_that_cannot_work_are_said_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_TOKEN_ISSUER", issuer.ISSUER)
+    assert "token_keys has to say" in shop.error("serve", "shop.py", "--port", "0")
+    monkeypatch.setenv("PERDURE_TOKEN_KEYS", "keys.json")
+    monkeypatch.setenv("PERDURE_TOKEN_CLAIMS", "tenant,sub")
+    assert "three claims" in shop.error("serve", "shop.py", "--port", "0")
+
+
+def test_a_deployment_that_waits_answers_like_a_function_call_unless_a_request_says_otherwise(shop: Shop) -> None:
+    with shop.process(
+        "serve", "shop.py", "--open", "--work", "--port", "0", "--json", PERDURE_API_WAIT="20s"
+    ) as served:
+        address = json.loads(served.line('"ready"'))["address"]
+        status, done = ask(address, "/v1/executions", {"workflow": "echo", "args": ["a"], "id": "e1"})
+        assert (status, done["status"], done["result"]) == (200, "completed", "a")
+        start = {"workflow": "fulfil", "args": [{"item": "tea"}], "id": "o1"}
+        assert ask(address, "/v1/executions?wait=0s", start) == (202, {"id": "o1"})
+        status, done = ask(address, "/v1/executions/o1/events", {"name": "packed", "payload": {"tracking": "T1"}})
+        assert (status, done["status"], done["result"]) == (200, "completed", "shipped T1")
+        assert served.stop() == 0

@@ -128,18 +128,18 @@ def serve(
 ) -> int:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
-    Callers show an API key (`perdure keys create`). What the API can do is described at /openapi.json.
+    Callers show an API key (`perdure keys create`), or a token of the issuer that the settings name. What the API can do
+    is described at /docs and /openapi.json.
 
     Example: perdure serve shop.py --work --open
     """
     try:
         from perdure.http import serving
-        from perdure.http.auth import Authenticator, Open
-        from perdure.http.keys import Keys
+        from perdure.http.auth import Authenticator, Open, configured
     except ImportError as error:
         raise UsageError(f"the API needs further packages: pip install 'perdure[http]' ({error})") from error
     app = call.application(module)
-    asks = Authenticator(open=Open(app.tenant)) if open else Authenticator(keys=Keys(app))
+    asks = Authenticator(open=Open(app.tenant)) if open else configured(app)
 
     def ready(address: str) -> None:
         if call.show.json:

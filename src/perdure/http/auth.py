@@ -18,6 +18,8 @@ from msgspec import Struct
 from perdure.errors import NotAllowed, SettingsError, Unauthenticated, UsageError
 from perdure.http.caller import Caller, caller_of, is_tenant
 from perdure.http.keys import Keys
+from perdure.http.tokens import Claims, Tokens
+from perdure.runtime.app import Perdure
 
 #: The longest credential in characters: tokens with many roles are long, but none is as long as this.
 LONGEST = 16_384
@@ -74,6 +76,20 @@ class Authenticator:
         """Wait for what is still being written."""
         if self._keys is not None:
             await self._keys.close()
+
+
+def configured(app: Perdure) -> Authenticator:
+    """By API keys, and by tokens if the settings name their issuer."""
+    settings = app.settings
+    if not settings.token_issuer:
+        return Authenticator(keys=Keys(app))
+    claims = [name.strip() for name in settings.token_claims.split(",")]
+    if len(claims) != 3 or not all(claims):
+        raise SettingsError(f"token_claims names three claims, as tenant,sub,roles, not {settings.token_claims!r}")
+    if not settings.token_keys:
+        raise SettingsError(f"token_keys has to say where the public keys of {settings.token_issuer} are")
+    tokens = Tokens(settings.token_issuer, settings.token_audience, settings.token_keys, claims=Claims(*claims))
+    return Authenticator(keys=Keys(app), tokens=tokens)
 
 
 def check_bind(host: str, authenticator: Authenticator) -> None:

@@ -43,6 +43,6 @@ async def submit(call: Call[forms.HowToSend, forms.EventIn]) -> Answer:
             raise Refused(422, "Idempotency Key Reused", detail) from error
         raise
     place = {"Location": f"{where(run.id)}/events/{sent}"}
-    if call.query.wait is not None and await settled(call, run, call.query.wait):
+    if await settled(call, run, call.query.wait):
         return Answer(forms.shown(await run.head()), 200, place)
     return Answer(forms.Accepted(sent, run.id), 202, place)

@@ -37,7 +37,7 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     run = await call.app.start_by_name(
         body.workflow, args, version=body.version, id=id, lane=body.lane, tenant=call.tenant, by=call.caller.user
     )
-    if call.query.wait is not None and await settled(call, run, call.query.wait):
+    if await settled(call, run, call.query.wait):
         return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 

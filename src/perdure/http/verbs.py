@@ -32,10 +32,13 @@ def seconds_of(wait: str) -> float:
     return length / 1e6
 
 
-async def settled(call: Call[Any, Any], run: Run[Any], wait: str) -> bool:
-    """Whether it has come to rest, or to its end, within this time."""
+async def settled(call: Call[Any, Any], run: Run[Any], wait: str | None) -> bool:
+    """Whether it has come to rest, or to its end, within the time that the request gives it, or else the deployment."""
+    limit = call.app.settings.api_wait if wait is None else seconds_of(wait)
+    if not limit:
+        return False
     try:
-        await call.leaving.bounds(run.until(*RESTING, timeout=seconds_of(wait)))
+        await call.leaving.bounds(run.until(*RESTING, timeout=limit))
     except TimeoutError:
         return False
     return True

@@ -60,6 +60,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     stall: Seconds = 5.0
     stall_limit: Seconds = 60.0
     health: str = ""
+    api_wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    token_issuer: str = ""
+    token_audience: str = "perdure"
+    token_keys: str = ""
+    token_claims: str = "tenant,sub,roles"
     group: Count = 400
     group_bytes: Count = 1_000_000
     payload_bytes: Count = 1_000_000
@@ -117,6 +122,11 @@ MEANING = {
     "stall": "how long the event loop may stand still before that is logged and reported",
     "stall_limit": "how long the leases of a worker whose event loop stands still are renewed all the same",
     "health": "HOST:PORT for health checks and metrics; none unless it is set",
+    "api_wait": "how long the API waits for an execution to come to rest before it answers, unless the request says",
+    "token_issuer": "the issuer of tokens (OpenID Connect) that the API takes beside API keys; empty: it takes none",
+    "token_audience": "the audience that such tokens must be for",
+    "token_keys": "where the issuer's public keys are: an address, or a file",
+    "token_claims": "the claims of a token that say tenant, user and roles; dots lead into objects",
     "group": "executions in one commit",
     "group_bytes": "bytes of events in one commit",
     "payload_bytes": "bytes of one input, event, result or published state",
