@@ -128,8 +128,8 @@ def serve(
 ) -> int:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
-    Callers show an API key (`perdure keys create`), or a token of the issuer that the settings name. What the API can do
-    is described at /docs and /openapi.json.
+    Callers show an API key (`perdure keys create`), or a token of the issuer that the settings name. What the API can
+    do is described at /docs and /openapi.json.
 
     Example: perdure serve shop.py --work --open
     """

@@ -34,7 +34,7 @@ def seconds_of(wait: str) -> float:
 
 async def settled(call: Call[Any, Any], run: Run[Any], wait: str | None) -> bool:
     """Whether it has come to rest, or to its end, within the time that the request gives it, or else the deployment."""
-    limit = call.app.settings.api_wait if wait is None else seconds_of(wait)
+    limit = min(call.app.settings.api_wait, LONGEST / 1e6) if wait is None else seconds_of(wait)
     if not limit:
         return False
     try:

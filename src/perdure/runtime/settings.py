@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stall: Seconds = 5.0
     stall_limit: Seconds = 60.0
     health: str = ""
-    api_wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    api_wait: Seconds = 0.0
     token_issuer: str = ""
     token_audience: str = "perdure"
     token_keys: str = ""
