@@ -1,6 +1,6 @@
-"""`make bench`: the embedded engine, then fleets on PostgreSQL and on PostgreSQL with Redis.
+"""`make bench`: the embedded engine, then the HTTP API, then fleets on PostgreSQL and on PostgreSQL with Redis.
 
-usage: python -m bench [--quick] [--only embedded|machines|postgres|cluster] [--json FILE]
+usage: python -m bench [--quick] [--only embedded|machines|http|postgres|cluster] [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from bench import embedded, fleet, fleet_parts, machines, report
+from bench import embedded, fleet, fleet_parts, http, machines, report
 from bench.programs import MEASURED
 from bench.report import console
 from bench.servers import Servers
@@ -46,6 +46,13 @@ def measure_machines(scale: machines.Scale) -> dict[str, Any]:
     return figures
 
 
+def measure_http(scale: http.Scale) -> dict[str, Any]:
+    with console.status("the HTTP API over PostgreSQL"), Servers() as servers:
+        figures = http.measure(servers, scale)
+    report.http(figures)
+    return figures
+
+
 def measure_fleet(profiles: list[str], scale: fleet.Scale) -> dict[str, Any]:
     with console.status("starting PostgreSQL and Valkey") as status, Servers() as servers:
         facts = servers.facts
@@ -70,7 +77,9 @@ def measure_fleet(profiles: list[str], scale: fleet.Scale) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench")
     parser.add_argument("--quick", action="store_true", help="fewer executions, one round")
-    parser.add_argument("--only", choices=["embedded", "machines", *fleet.PROFILES], help="leave the other parts out")
+    parser.add_argument(
+        "--only", choices=["embedded", "machines", "http", *fleet.PROFILES], help="leave the other parts out"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     chosen = parser.parse_args()
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.platform()}
@@ -80,7 +89,9 @@ def main() -> None:
         figures["embedded"] = measure_embedded(embedded.QUICK if chosen.quick else embedded.FULL)
     if chosen.only in (None, "machines"):
         figures["machines"] = measure_machines(machines.QUICK if chosen.quick else machines.FULL)
-    if chosen.only not in ("embedded", "machines"):
+    if chosen.only in (None, "http"):
+        figures["http"] = measure_http(http.QUICK if chosen.quick else http.FULL)
+    if chosen.only not in ("embedded", "machines", "http"):
         profiles = [chosen.only] if chosen.only else list(fleet.PROFILES)
         figures["fleet"] = measure_fleet(profiles, fleet.QUICK if chosen.quick else fleet.FULL)
     if chosen.json:

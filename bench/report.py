@@ -45,6 +45,18 @@ def machines(found: Mapping[str, Any]) -> None:
     )
 
 
+def http(found: Mapping[str, Any]) -> None:
+    console.print(
+        f"HTTP: {found['single']:,.0f} events a second in requests of one (p50 {_ms(found['p50'])}, p99"
+        f" {_ms(found['p99'])}; {found['api_us']:.0f} µs CPU of the API and {found['postgres_us']:.0f} of PostgreSQL"
+        f" each), {found['batched']:,.0f} in requests of {found['batch']} ({found['batched_us']:.0f} µs)"
+    )
+    console.print(
+        f"HTTP at half that load, {found['half']:,.0f} a second: p50 {_ms(found['half_p50'])}, p99"
+        f" {_ms(found['half_p99'])}"
+    )
+
+
 def throughput(found: Mapping[str, Any], at_once: int) -> None:
     costs = tuple(f"µs CPU: {who}" if who == _WHO[0] else who for who in _WHO)
     title = f"fleet: executions a second, {at_once:,} in flight, one worker process"
