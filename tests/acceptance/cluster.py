@@ -40,14 +40,22 @@ class Cluster:
 
     def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:
         """Start workers; they are ready when this returns."""
-        chosen = {**self.settings, "log_level": "warning", **settings}
-        environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
-        environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT)}
-        fresh = [Process("worker", str(FLOWS), *options, cwd=self.folder, **environ) for _ in range(count)]
-        self.workers += fresh
+        fresh = [self._process("worker", str(FLOWS), *options, **settings) for _ in range(count)]
         for worker in fresh:
             worker.line("^ready: ")
         return fresh
+
+    def serve(self, count: int = 1) -> list[tuple[Process, str]]:
+        """Start processes that serve the API, open; with their addresses."""
+        fresh = [self._process("serve", str(FLOWS), "--open", "--port", "0", "--json") for _ in range(count)]
+        return [(one, json.loads(one.line('"ready"'))["address"]) for one in fresh]
+
+    def _process(self, *words: str, **settings: Any) -> Process:
+        chosen = {**self.settings, "log_level": "warning", **settings}
+        environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
+        environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT)}
+        self.workers.append(Process(*words, cwd=self.folder, **environ))
+        return self.workers[-1]
 
     def app(self, **settings: Any) -> Perdure:
         """A client, or an embedded worker to be."""

@@ -70,13 +70,16 @@ schema = schemathesis.openapi.from_dict(describe(ALL, VERSION))
 
 @schema.exclude(path_regex="/stream$").parametrize()
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 def test_no_request_makes_the_server_fail(case: schemathesis.Case, address: str) -> None:
+    named = case.path_parameters
+    if len(str(named.get("id", ""))) % 2:
+        named["id"] = "e-1"  # there is one of this name, so that half of them get further than that
     answer = case.call(base_url=address, timeout=20)
     case.validate_response(
         answer,

@@ -1,0 +1,104 @@
+"""Several processes that serve the API over one PostgreSQL, with Redis and without; one dies after its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from perdure import Client
+from perdure.core import events as ev
+from tests.acceptance.cluster import Cluster, check, results, rows_of
+from tests.acceptance.cluster_flows import told
+from tests.acceptance.conftest import Make
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def fleet(request: pytest.FixtureRequest, make: Make, redis_url: str) -> Cluster:
+    return make(redis_url if request.param == "redis" else "")
+
+
+async def _received(run: Any) -> list[ev.EventReceived]:
+    return [event for row in await rows_of(run) if isinstance(event := ev.read(row), ev.EventReceived)]
+
+
+def test_what_was_accepted_is_applied_once_though_the_process_that_accepted_it_is_killed(fleet: Cluster) -> None:
+    (victim, first), (_, second) = fleet.serve(2)
+
+    async def main() -> None:
+        async with httpx.AsyncClient(base_url=first) as doomed, Client(second) as client, fleet.app() as app:
+            runs = [await client.start(told, 2, id=f"told-{n}") for n in range(20)]
+            for run in runs:
+                body = {"name": "go", "payload": 1, "id": "go-1"}
+                answer = await doomed.post(f"/v1/executions/{run.id}/events", json=body)
+                assert answer.status_code == 202
+            victim.signal(signal.SIGKILL)
+            fleet.grow(2)
+            for run in runs:
+                # A caller that has not seen the answer sends it again, to whoever answers.
+                assert await run.send("go", 1, id="go-1") == "go-1"
+                await run.send("go", 2, id="go-2")
+            async with asyncio.timeout(60):
+                assert [await run.result() for run in runs] == [[1, 2]] * len(runs)
+            inside = [app.get(run.id) for run in runs]
+            for one in inside:
+                assert [event.id for event in await _received(one)] == ["go-1", "go-2"]
+            await check(fleet, inside)
+
+    asyncio.run(main())
+
+
+def test_a_thousand_events_are_accepted_while_no_worker_lives_and_none_is_lost_or_doubled(fleet: Cluster) -> None:
+    addresses = [address for _, address in fleet.serve(2)]
+
+    async def main() -> None:
+        async with fleet.app() as app, httpx.AsyncClient(timeout=30) as client:
+            runs = [await app.start(told, 50, 0.0, id=f"told-{n}") for n in range(20)]
+            slots = asyncio.Semaphore(40)
+
+            async def submit(number: int) -> int:
+                place = f"{addresses[number % 2]}/v1/executions/told-{number % 20}/events"
+                async with slots:
+                    body = {"name": "go", "payload": number, "id": f"go-{number}"}
+                    return (await client.post(place, json=body)).status_code
+
+            answers = await asyncio.gather(*(submit(number) for number in range(1000)))
+            assert Counter(answers) == {202: 1000}
+            fleet.grow(2)
+            heard = await results(runs, 90)
+            assert sorted(number for one in heard for number in one) == list(range(1000))
+            for run in runs:
+                assert len(await _received(run)) == 50
+
+    asyncio.run(main())
+
+
+def test_one_idempotency_key_is_one_event_whoever_is_asked(fleet: Cluster) -> None:
+    addresses = [address for _, address in fleet.serve(2)]
+    fleet.grow(1)
+
+    async def main() -> None:
+        async with fleet.app() as app, httpx.AsyncClient(timeout=30) as client:
+            run = await app.start(told, 1, id="told-1")
+
+            async def submit(number: int) -> httpx.Response:
+                headers = {"idempotency-key": "just once"}
+                place = f"{addresses[number % 2]}/v1/executions/told-1/events"
+                return await client.post(place, json={"name": "go", "payload": 7}, headers=headers)
+
+            answers = await asyncio.gather(*(submit(number) for number in range(50)))
+            assert {answer.status_code for answer in answers} == {202}
+            assert len({answer.json()["id"] for answer in answers}) == 1
+            assert await run.result("20s") == [7]
+            assert len(await _received(run)) == 1
+            assert (await submit(50)).json() == answers[0].json()  # also after its end
+            headers = {"idempotency-key": "just once"}
+            place = f"{addresses[0]}/v1/executions/told-1/events"
+            other = await client.post(place, json={"name": "go", "payload": 8}, headers=headers)
+            assert other.status_code == 422
+
+    asyncio.run(main())
