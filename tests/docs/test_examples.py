@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +84,24 @@ def test_hello_goes_on_after_an_interrupt(tmp_path: Path) -> None:
     )
     assert again.stdout == "Hello, Ada!\n"
     assert [log.stdout.count(kind) for kind in (" Started ", "TimerStarted", "TimerFired", "Completed")] == [1, 1, 1, 1]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_approval_over_curl(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = ["sh", str(ROOT / "examples/approval_curl.sh")]
+    said = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**environment(), "PORT": port},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    codes = re.findall(r"\((\d+)\)$", said, re.MULTILINE)
+    assert codes == ["202", "200", "409", "202", "202", "200"]
+    assert '"state":"asked.manager"' in said and "only director or manager may send approve" in said
+    assert '"status":"completed"' in said and '"decided_by":"max"' in said
