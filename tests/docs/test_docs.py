@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -109,6 +110,40 @@ def test_the_commands_of_the_tutorial_do_what_it_shows(tmp_path: Path) -> None:
                 answer(words, printed, tmp_path)
 
 
+def test_the_way_from_curl_to_production_works_as_it_is_shown(tmp_path: Path) -> None:
+    # Given the program of the page, and a server on another port than the one that the page names
+    page = text("howto/curl-to-production.md")
+    (tmp_path / "shop.py").write_text(blocks(page)[0].code)
+    port = free_port()
+    shown = [
+        (line.replace(":8470", f":{port}"), printed.replace(":8470", f":{port}")) for line, printed in commands(page)
+    ]
+    curls = [one for one in shown if one[0].startswith("curl")]
+    keys = [line for line, _ in shown if line.startswith("perdure keys")]
+    servers = [line for line, _ in shown if line.startswith(("perdure dev", "perdure serve"))]
+    assert (len(curls), len(keys), len(servers)) == (6, 1, 2)
+    # When they run, then every line answers as shown.
+    with background([*shlex.split(servers[0]), "--port", port], tmp_path, "api"):
+        for line, printed in curls[:4]:
+            assert fits(shell(line, tmp_path), printed), line
+    key = shell(keys[0], tmp_path).split()[0]
+    with background([*shlex.split(servers[1]), "--port", port], tmp_path):
+        for line, printed in curls[4:]:
+            assert fits(shell(line, tmp_path, KEY=key), printed), line
+
+
+def shell(line: str, folder: Path, **more: str) -> str:
+    return subprocess.run(
+        ["sh", "-c", line], cwd=folder, env={**environment(), **more}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 def answer(words: list[str], printed: str, folder: Path) -> None:
     """Run a command until it answers as shown; one that changes something is run once."""
     deadline = time.monotonic() + 10
@@ -126,11 +161,11 @@ def squeezed(printed: str) -> str:
 
 
 @contextmanager
-def background(words: list[str], folder: Path) -> Iterator[None]:
+def background(words: list[str], folder: Path, ready: str = "ready") -> Iterator[None]:
     process = subprocess.Popen(words, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("ready")
+        assert any(line.startswith(ready) for line in process.stdout)
         yield
     finally:
         process.terminate()
