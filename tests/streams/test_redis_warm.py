@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 
@@ -12,9 +13,9 @@ from perdure.testing.servers.valkey import ValkeyServer, new_prefix
 from tests.streams.redis_world import until
 
 
-def play(url: str, body: Callable[[WarmCache], Awaitable[None]]) -> None:
+def play(url: str, body: Callable[[WarmCache], Awaitable[None]], timeout: float = 0.2) -> None:
     async def scenario() -> None:
-        cache = WarmCache(url, prefix=new_prefix())
+        cache = WarmCache(url, prefix=new_prefix(), timeout=timeout)
         try:
             await asyncio.wait_for(body(cache), 10)
         finally:
@@ -92,3 +93,20 @@ def test_a_server_that_never_was_is_a_miss() -> None:
     with ValkeyServer() as server:
         server.kill()
         play(server.url, body)
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 2))
+def test_one_that_gives_up_does_not_cut_others_short(redis_url: str, steps: int) -> None:
+    """All connect at the same time, and the line is hung up meanwhile; no connection is left open either."""
+
+    async def body(cache: WarmCache) -> None:
+        await cache.put({"a": b"1"}, 10)
+        await cache._server.hang_up()
+        asked = [asyncio.create_task(cache.get(["a"])) for _ in range(10)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await cache._server.hang_up()
+        assert await asyncio.gather(*asked) == [[b"1"]] * 10
+
+    play(redis_url, body, timeout=5)
+    gc.collect()

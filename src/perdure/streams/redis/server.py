@@ -1,12 +1,14 @@
 """One line to Redis or to a Redis Cluster, with the few verbs that are needed here, and why they failed.
 
 Rules kept here: every call ends within the timeout of its line; nothing is repeated behind the caller's back; a line
-that was hung up connects anew with the next call.
+that was hung up connects anew with the next call. Who hangs up does not cut others short: the last one to use a line
+closes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -36,6 +38,7 @@ class Server:
         self._url = f"{scheme.removesuffix('+cluster')}://{rest}"
         self._timeout = timeout
         self._client: Redis | RedisCluster | None = None
+        self._users: Counter[Redis | RedisCluster] = Counter()
         self._connecting = asyncio.Lock()
         parts = urlsplit(self._url)
         self.place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
@@ -48,8 +51,8 @@ class Server:
         client = self._client or await self._connect()
         if isinstance(client, RedisCluster) and key is not None:
             node = client.get_node_from_key(key)
-            return await _heeding_cancel(client.execute_command(*command, target_nodes=node, **parsing))
-        return await _heeding_cancel(client.execute_command(*command, **parsing))
+            return await self._use(client, client.execute_command(*command, target_nodes=node, **parsing))
+        return await self._use(client, client.execute_command(*command, **parsing))
 
     async def many(self, commands: Sequence[Command]) -> list[Any]:
         """Do many commands in one round trip; where one failed, its answer is the error."""
@@ -57,7 +60,7 @@ class Server:
         pipeline: Any = client.pipeline() if isinstance(client, RedisCluster) else client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
-        answers: list[Any] = await _heeding_cancel(pipeline.execute(raise_on_error=False))
+        answers: list[Any] = await self._use(client, pipeline.execute(raise_on_error=False))
         return answers
 
     async def subscriber(self) -> Redis:
@@ -72,6 +75,21 @@ class Server:
     async def hang_up(self) -> None:
         client, self._client = self._client, None
         if client is not None:
+            await self._close_unused(client)
+
+    async def _use(self, client: Redis | RedisCluster, asked: Awaitable[Any]) -> Any:
+        """Ask. A client that is closed under a call, while it connects, fails in ways of its own or is never closed."""
+        self._users[client] += 1
+        try:
+            return await _heeding_cancel(asked)
+        finally:
+            self._users[client] -= 1
+            if client is not self._client:
+                await self._close_unused(client)
+
+    async def _close_unused(self, client: Redis | RedisCluster) -> None:
+        if not self._users[client]:
+            del self._users[client]
             await client.aclose()
 
     async def _connect(self) -> Redis | RedisCluster:
