@@ -86,7 +86,7 @@ def test_ten_thousand_timers_of_one_moment_fire_once_each_and_none_early(cluster
 
 
 def test_a_rolling_restart_under_load_loses_nothing_and_drains(make: Make, redis_url: str) -> None:
-    cluster = make(redis_url, lease=20)  # nobody dies, so nobody is to be taken for dead on a busy machine
+    cluster = make(redis_url, lease=3)  # nobody dies, so nobody is to be taken for dead on a busy machine
     old = cluster.grow(2)
 
     async def main() -> None:
