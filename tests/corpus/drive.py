@@ -193,8 +193,9 @@ class Drive:
             dropped = self.dropped[what]
             self.drive(ev.ActionSettled(what, dropped.name, dropped.args, Raw(b"1")))
         elif kind == "event":
-            name, payload = self.events.pop(0)
-            self.drive(ev.EventReceived(name, Raw(encode(payload)), f"event-{self.inputs}"))
+            name, payload, *sender = self.events.pop(0)
+            by, roles = sender or ("", ())
+            self.drive(ev.EventReceived(name, Raw(encode(payload)), f"event-{self.inputs}", by, roles=roles))
         else:
             due, ref = what
             self.at = max(self.at, due)
@@ -206,7 +207,11 @@ class Drive:
             error = ev.Error(kind, f"{kind} of {asked.ref}")
             return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, error=error)
         args, kwargs = asked.spec.signature.decode(asked.args)
-        value = asked.spec.signature.returns.encode(asked.spec.fn(*args, **kwargs))
+        try:
+            value = asked.spec.signature.returns.encode(asked.spec.fn(*args, **kwargs))
+        except (workflows.Declined, ValueError) as failure:
+            error = ev.Error(type(failure).__name__, str(failure))
+            return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, error=error)
         return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, Raw(value))
 
     def child_result(self, asked: Asked) -> ev.ChildSettled:
@@ -457,6 +462,25 @@ RECORDED = (
     Case("machine_of_actions", 3, failing=True),
     Case("machine_of_timers", 1),
     Case("machine_of_undos", 2, cancel_at=4),
+    Case("machine_of_nests", 2),
+    Case("machine_of_errors", 3, failing=True),
+    Case("machine_that_undoes", 1),
+    Case("machine_of_senders", 2),
+    Case("machine_of_rejections", 1),
+    Case("machine_of_parts", 4),
+    Case("machine_of_a_document", 2),
+    Case("graph_of_splits", 2),
+    Case("graph_of_waits", 3),
+    Case("graph_of_loops", 1, failing=True),
+    Case("graph_of_undos", 2, cancel_at=4),
+    Case("graph_of_circles", 1),
+    Case("graph_with_children", 2, failing=True),
+    Case("graph_that_stops", 3),
+    Case("graph_of_choices", 1),
+    Case("graph_of_numbers", 5),
+    Case("graph_of_people", 2),
+    Case("graph_of_errors", 1),
+    Case("graph_that_undoes", 4),
 )
 
 

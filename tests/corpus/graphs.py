@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from perdure import action
-from perdure.flows.graph import Graph, build
-from tests.corpus.workflows import CORPUS, Member
+from perdure.flows.graph import Graph
+from tests.corpus.workflows import CORPUS, Events, Member, happen
 from tests.flows.making import body
 
 #: Their names.
@@ -15,6 +15,7 @@ GRAPHS: list[str] = []
 
 @action(name="graphs.book")
 def book(what: str, seat: int) -> str:
+    happen()
     return f"{what}-{seat}"
 
 
@@ -39,11 +40,11 @@ def add(
     name: str,
     nodes: dict[str, Any],
     *ways: str,
-    events: tuple[tuple[str, Any], ...] = (),
+    events: Events = (),
     input: Any = None,
     **more: Any,
 ) -> Graph:
-    made = build(body(f"corpus.{name}", {"start": "trigger", **nodes}, *ways, **more), version=1)
+    made = Graph(body(f"corpus.{name}", {"start": "trigger", **nodes}, *ways, **more))
     CORPUS[name] = Member(name, made, events, (input,))
     GRAPHS.append(name)
     return made
@@ -153,25 +154,31 @@ add(
     events=(("go", 1),),
 )
 
-add(
-    "graph_of_circles",
-    {
-        "count": ("set", {"variables": {"n": "${ .variables.n + 1 }"}}),
-        "do": step("do", "${ .variables.n }", onError="continue"),
-        "p": "parallel",
-        "nap": delay(0.2),
-        "on": wait("on", timeout=1),
-        "join": "join",
-        "enough": ("condition", {"when": ".variables.n == 9"}),
-        "end": ("end", {"result": "${ .outputs.do }"}),
-    },
-    "start > count > do > p > nap > join > enough:true > end",
-    "p > on > join",
-    "on:timeout > join",
-    "enough:false > count",
-    events=(("on", 1), ("on", 2), ("on", 3)),
-    variables={"n": 0},
-)
+
+def circles(name: str, rounds: int, *events: tuple[str, Any]) -> None:
+    add(
+        name,
+        {
+            "count": ("set", {"variables": {"n": "${ .variables.n + 1 }"}}),
+            "do": step("do", "${ .variables.n }", onError="continue"),
+            "p": "parallel",
+            "nap": delay(0.2),
+            "on": wait("on", timeout=1),
+            "join": "join",
+            "enough": ("condition", {"when": f".variables.n == {rounds}"}),
+            "end": ("end", {"result": "${ .outputs.do }"}),
+        },
+        "start > count > do > p > nap > join > enough:true > end",
+        "p > on > join",
+        "on:timeout > join",
+        "enough:false > count",
+        events=events,
+        variables={"n": 0},
+    )
+
+
+circles("graph_of_circles", 9, ("on", 1), ("on", 2), ("on", 3))
+circles("graph_of_few_circles", 2, ("on", 1))
 
 add(
     "graph_with_children",
@@ -202,4 +209,225 @@ add(
     "p > on > each:each > two:true > halt",
     "two:false > nap > each",
     events=(("on", 1),),
+)
+
+# --- one rule after the other ----------------------------------------------------------------------------------------
+
+
+def fails(kind: str = "ValueError", **more: Any) -> tuple[str, dict[str, Any]]:
+    return "action", {"action": "corpus.fails", "with": {"kind": kind}, **more}
+
+
+def books(what: str, seat: Any, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "action", {"action": "graphs.book", "with": [what, seat], **more}
+
+
+add(
+    "graph_of_triggers",
+    {
+        "paid": ("trigger", {"event": "payment", "schema": {"type": "object", "required": ["cents"]}}),
+        "by_hand": step("by hand"),
+        "check": step("check", "${ .trigger.cents }"),
+        "none": ("end", {"result": "by hand"}),
+        "end": ("end", {"result": "${ [.trigger.cents, .outputs.check, .metadata.unit] }"}),
+    },
+    "start > by_hand > none",
+    "paid > check > end",
+    input={"trigger": "paid", "payload": {"cents": 7}},
+    metadata={"unit": "EUR"},
+)
+
+add(
+    "graph_of_choices",
+    {
+        "each": ("loop", {"items": "${ .trigger }"}),
+        "which": (
+            "switch",
+            {
+                "value": "${ .item }",
+                "cases": [
+                    {"equals": 1, "handle": "one"},
+                    {"equals": True, "handle": "yes"},
+                    {"when": ".item == null", "handle": "nothing"},
+                ],
+            },
+        ),
+        "one": step("one", "${ .index }"),
+        "yes": ("set", {"variables": {"yes": "${ .variables.yes + 1 }"}}),
+        "nothing": ("end", {"result": "nothing"}),
+        "other": ("condition", {"when": ".item | length > 2"}),
+        "long": step("long"),
+        "end": ("end", {"result": "${ [.outputs.each, .variables] }"}),
+    },
+    "start > each:each > which:one > one > each",
+    "which:yes > yes > each",
+    "which:nothing > nothing",
+    "which:default > other:true > long > each",
+    "other:false > each",
+    "each:done > end",
+    input=[1, True, None, "xyz", "x", 1, True],
+    variables={"yes": 0},
+)
+
+add(
+    "graph_of_numbers",
+    {
+        "p": "parallel",
+        "a": step("a"),
+        "b": step("b"),
+        "never": delay(3600),
+        "two": ("join", {"mode": 2}),
+        "q": "parallel",
+        "order": (
+            "wait",
+            {"events": [{"name": "paid", "match": {"order": "${ .trigger }"}}, {"name": "packed"}], "mode": "all"},
+        ),
+        "some": wait("x", "y", "z", mode=2),
+        "first": wait("m", "n", mode="any"),
+        "all": "join",
+        "end": ("end", {"result": "${ [.outputs.two, .outputs.all] }"}),
+    },
+    "start > p > a > two > q > order > all > end",
+    "p > b > two",
+    "p > never > two",
+    "q > some > all",
+    "q > first > all",
+    events=(
+        *[("z", 1), ("paid", {"order": 8}), ("n", 2), ("packed", 3)],
+        *[("x", 4), ("paid", {"order": 7}), ("m", 5), ("y", 6)],
+    ),
+    input=7,
+)
+
+add(
+    "graph_of_people",
+    {
+        "late": ("person", {"task": "be quick", "timeout": "300ms"}),
+        "each": ("loop", {"items": ["a", "b"], "as": "who", "mode": "parallel"}),
+        "ask": (
+            "person",
+            {
+                "task": '${ "ask " + .who }',
+                "roles": ["boss"],
+                "form": {"type": "object", "required": ["ok"]},
+                "assign": "${ .who }",
+                "timeout": "1h",
+            },
+        ),
+        "nobody": ("end", {"status": "failed", "message": "nobody answered"}),
+        "end": ("end", {"result": "${ .outputs.each }"}),
+    },
+    "start > late:timeout > each:each > ask > each",
+    "late > each",
+    "ask:timeout > nobody",
+    "each:done > end",
+    events=(
+        ("each[1]/ask", {"ok": 1}, "eve", ("clerk",)),
+        ("each[0]/ask", {"no": 1}, "ann", ("boss",)),
+        ("each[1]/ask", {"ok": 2}, "ann", ("boss",)),
+        ("each[0]/ask", {"ok": 3}, "ann", ("boss", "clerk")),
+    ),
+)
+
+add(
+    "graph_of_errors",
+    {
+        "p": "parallel",
+        "goes_on": fails(onError="continue"),
+        "handled": fails("Declined"),
+        "sorry": step("sorry"),
+        "again": fails(retries=1, onError="continue"),
+        "odd": ("condition", {"when": ".trigger | keys", "onError": "handle"}),
+        "rounds": ("loop", {"items": [1, 2, 3], "onError": "continue"}),
+        "second": ("condition", {"when": ".item == 2"}),
+        "bad": fails(),
+        "good": step("good", "${ .item }"),
+        "lost": ("child", {"workflow": "corpus.lost_child", "with": [1], "onError": "handle"}),
+        "found": step("found"),
+        "join": "join",
+        "end": ("end", {"result": "${ .outputs.join }"}),
+    },
+    "start > p > goes_on > join > end",
+    "p > handled > join",
+    "handled:error > sorry > join",
+    "p > again > join",
+    "p > odd:true > join",
+    "odd:error > join",
+    "p > rounds:each > second:true > bad > rounds",
+    "second:false > good > rounds",
+    "rounds:done > join",
+    "p > lost > join",
+    "lost:error > found > join",
+    input=5,
+)
+
+add(
+    "graph_that_undoes",
+    {
+        "hotel": books("hotel", 1),
+        "p": "parallel",
+        "never": delay(3600),
+        "each": ("loop", {"items": [2, 3, 4], "onError": "continue"}),
+        "car": books("car", "${ .item }"),
+        "third": ("condition", {"when": ".item == 3"}),
+        "bad": fails(onError="compensate"),
+        "join": "join",
+    },
+    "start > hotel > p > never > join",
+    "p > each:each > car > third:true > bad > each",
+    "third:false > each",
+    "each:done > join",
+)
+
+add(
+    "graph_of_dead_ends",
+    {
+        "p": "parallel",
+        "a": step("a"),
+        "b": step("b"),
+        "no": ("condition", {"when": "false"}),
+        "nap": delay(0.3),
+        "off": ("end", {"result": "off"}),
+        "join": "join",
+        "last": step("last"),
+        "end": "end",
+    },
+    "start > p > a > join > last > end",
+    "p > b > no:true > join",
+    "no:false > off",
+    "p > nap > join",
+)
+
+add(
+    "graph_of_delays",
+    {
+        "p": "parallel",
+        "ms": ("delay", {"duration": 200, "unit": "milliseconds"}),
+        "text": ("delay", {"duration": "PT0.6S"}),
+        "told": ("delay", {"duration": "${ .trigger }"}),
+        "bad": ("delay", {"duration": "${ .trigger | keys }", "onError": "continue"}),
+        "one": ("end", {"result": "one"}),
+        "two": ("end", {"result": "two"}),
+        "three": ("end", {"result": "${ .outputs.bad }"}),
+    },
+    "start > p > ms > one",
+    "p > text > two",
+    "p > told",
+    "p > bad > three",
+    input=0.4,
+)
+
+add(
+    "graph_of_children_in_turn",
+    {
+        "named": ("child", {"workflow": "corpus.child", "with": {"n": 1}}),
+        "listed": ("child", {"workflow": "corpus.child", "with": ["${ .outputs.named }"]}),
+        "each": ("loop", {"items": [1, 2, 3], "mode": "parallel", "limit": 2}),
+        "many": ("child", {"workflow": "corpus.child", "with": ["${ .item }"]}),
+        "drawn": ("child", {"workflow": "corpus.graph_of_actions", "with": None}),
+        "bad": ("child", {"workflow": "corpus.lost_child", "with": [2], "onError": "continue"}),
+        "end": ("end", {"result": "${ .outputs }"}),
+    },
+    "start > named > listed > each:each > many > each",
+    "each:done > drawn > bad > end",
 )

@@ -18,9 +18,10 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from perdure import ActionFailed, ChildFailed, Workflow, action, event, workflow
+from perdure import ActionFailed, ChildFailed, ExecutionFailed, Workflow, action, event, workflow
 
-Events = tuple[tuple[str, Any], ...]
+#: What is sent from outside: name and payload, and perhaps who sends it and with which roles.
+Events = tuple[tuple[str, Any] | tuple[str, Any, str, tuple[str, ...]], ...]
 
 
 class Member(Struct, frozen=True):
@@ -37,6 +38,8 @@ CORPUS: dict[str, Member] = {}
 #: What clean-up code found wrong while it was evicted; must stay empty.
 trouble: list[str] = []
 color: ContextVar[str] = ContextVar("color", default="none")
+#: What else is to happen whenever an action is called, such as a failure; a test that runs them for real may set it.
+happenings: list[Callable[[], None]] = []
 
 
 def member(
@@ -64,8 +67,14 @@ class Parcel:
     weight: int = 1
 
 
+def happen() -> None:
+    for happening in happenings:
+        happening()
+
+
 @action(name="corpus.step", raises=(Declined,))
 def step(name: str, n: int = 0) -> int:
+    happen()
     return crc32(name.encode()) % 50 + n
 
 
@@ -74,8 +83,16 @@ def pack(parcel: Parcel) -> Parcel:
     return Parcel(parcel.code.upper(), parcel.weight + 1)
 
 
+@action(name="corpus.fails", raises=(Declined,))
+def fails(kind: str) -> None:
+    """Never succeeds."""
+    happen()
+    raise {"Declined": Declined, "ValueError": ValueError}[kind](f"no {kind}")
+
+
 @action(name="corpus.book")
 def book(what: str, seat: int) -> str:
+    happen()
     return f"{what}-{seat}"
 
 
@@ -87,6 +104,12 @@ def unbook(what: str, seat: int, ticket: str) -> None:
 @workflow(name="corpus.child")
 async def child(n: int) -> int:
     return await step("child", n)
+
+
+@workflow(name="corpus.lost_child")
+async def lost_child(n: int) -> int:
+    await step("lost", n)
+    raise ExecutionFailed("it is lost", type="Lost")
 
 
 async def tried(name: str, n: int = 0) -> str:
