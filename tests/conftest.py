@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import asyncpg
 import pytest
@@ -29,19 +30,26 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[str]:
-    """The address of a schema that this test has for itself."""
-    schema = f"t{next(_numbers)}_{os.getpid()}"
-    yield postgres_server.address(schema=schema)
-    if postgres_server.given:
+@contextmanager
+def schema(server: PostgresServer) -> Iterator[str]:
+    """The address of a schema that nobody else uses."""
+    name = f"t{next(_numbers)}_{os.getpid()}"
+    yield server.address(schema=name)
+    if server.given:
 
         async def drop() -> None:
-            connection = await asyncpg.connect(postgres_server.address())
-            await connection.execute(f'drop schema if exists "{schema}", "{schema}_b" cascade')
+            connection = await asyncpg.connect(server.address())
+            await connection.execute(f'drop schema if exists "{name}", "{name}_b" cascade')
             await connection.close()
 
         asyncio.run(drop())
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of a schema that this test has for itself."""
+    with schema(postgres_server) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

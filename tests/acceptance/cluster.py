@@ -31,8 +31,10 @@ _numbers = itertools.count(1)
 class Cluster:
     """Workers on one schema and, with a `stream`, one prefix."""
 
-    def __init__(self, folder: Path, store: str, stream: str = "", **settings: Any) -> None:
+    def __init__(self, folder: Path, store: str, stream: str = "", *, flows: Path = FLOWS, **settings: Any) -> None:
         self.folder = folder
+        self.flows = flows
+        self.environ: dict[str, str] = {}  # what workers to come find there besides
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.workers: list[Process] = []
         prefix = {"stream": stream, "stream_prefix": f"t{next(_numbers)}-{os.getpid()}"} if stream else {}
@@ -40,20 +42,20 @@ class Cluster:
 
     def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:
         """Start workers; they are ready when this returns."""
-        fresh = [self._process("worker", str(FLOWS), *options, **settings) for _ in range(count)]
+        fresh = [self._process("worker", str(self.flows), *options, **settings) for _ in range(count)]
         for worker in fresh:
             worker.line("^ready: ")
         return fresh
 
     def serve(self, count: int = 1) -> list[tuple[Process, str]]:
         """Start processes that serve the API, open; with their addresses."""
-        fresh = [self._process("serve", str(FLOWS), "--open", "--port", "0", "--json") for _ in range(count)]
+        fresh = [self._process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
         return [(one, json.loads(one.line('"ready"'))["address"]) for one in fresh]
 
     def _process(self, *words: str, **settings: Any) -> Process:
         chosen = {**self.settings, "log_level": "warning", **settings}
         environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
-        environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT)}
+        environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT), **self.environ}
         self.workers.append(Process(*words, cwd=self.folder, **environ))
         return self.workers[-1]
 
