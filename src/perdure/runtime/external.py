@@ -1,0 +1,455 @@
+"""`app.external`: actions that are run by workers in any language, which ask for them and say what became of them.
+
+    tasks = await app.external.poll("node", limit=10)            # waits until there are some
+    beat = await app.external.heartbeat(tasks[0].token)          # begins the lease anew; tells of a cancel
+    await app.external.complete(tasks[0].token, {"paid": True})  # or fail(token, "CardDeclined", "no funds")
+
+Rules kept here: a task is an execution that is held in the name of its token, so any process can take what its worker
+says, and none has to remember anything; what comes from somebody who is no longer its worker is dropped and counted; a
+tenant is given its own tasks only, and its tokens are good for nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core import events as ev
+from perdure.core.codec import encode
+from perdure.core.durations import Duration, micros, seconds
+from perdure.core.loop import turns
+from perdure.core.records import (
+    ACTION,
+    ENDED,
+    Commit,
+    End,
+    Head,
+    Held,
+    Row,
+    external_queue,
+    id_of,
+    is_external,
+    tenant_of,
+)
+from perdure.core.view import moment
+from perdure.errors import NotRegistered, StoreError, TaskLost, TaskNotFound, UsageError
+from perdure.flows.action import Action
+from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
+from perdure.runtime.checks import checked_size
+from perdure.runtime.ends import news_of
+from perdure.runtime.metrics import Metrics
+from perdure.runtime.settings import Settings
+from perdure.runtime.task import Task, Told
+from perdure.runtime.ticket import Ticket, holder_of, new_secret, read_ticket
+from perdure.runtime.watch import Wanted, Watch, news_key, news_of_change
+
+if TYPE_CHECKING:
+    from perdure.runtime.app import Perdure
+
+#: The shortest and the longest lease, in microseconds.
+SHORTEST, LONGEST = 1_000_000, 3_600_000_000
+#: Tasks that are given out at once.
+MOST = 100
+#: A queue for which nobody asked for so many seconds is forgotten.
+_IDLE = 60.0
+#: Mail that arrives again and again while a hold is given back is left to the next one.
+_TRIES = 5
+_PAGE = 1000
+
+
+class ExternalTask(Struct, frozen=True, omit_defaults=True):
+    """What a worker needs to know. `key` is the idempotency key: the same for every attempt of this call."""
+
+    token: str
+    action: str
+    version: int
+    args: list[Any]
+    key: str
+    attempt: int
+    execution: str  # that asked for it
+    until: datetime  # it is given to another worker then, unless there is a heartbeat
+    kwargs: dict[str, Any] = {}
+    deadline: datetime | None = None  # no heartbeat goes beyond this
+    progress: Any = None  # the details of the last heartbeat, also of an earlier attempt
+
+
+class Beat(Struct, frozen=True):
+    """The answer to a heartbeat: whether to stop, and until when the task stays with its worker."""
+
+    cancelled: bool
+    until: datetime | None = None
+
+
+class _Wish(Struct, frozen=True):
+    """What somebody asks for, checked."""
+
+    wanted: Mapping[str, Action[..., Any]]  # by definition
+    limit: int
+    worker: str
+    lease: int
+
+    @property
+    def definitions(self) -> Wanted:
+        return tuple(self.wanted)
+
+
+async def _yes() -> bool:
+    return True
+
+
+class ExternalTasks:
+    """See the module. Methods take the `tenant` whose tasks are meant; else the application's."""
+
+    def __init__(self, app: Perdure) -> None:
+        self._app = app
+        self._own_metrics = Metrics()
+        self._watches: dict[tuple[str, str], Watch] = {}
+
+    # What tasks need of whoever holds them.
+
+    @property
+    def settings(self) -> Settings:
+        return self._app.settings
+
+    @property
+    def metrics(self) -> Metrics:
+        """Those of the worker in this process, if there is one, for they are the ones that are shown."""
+        return self._own_metrics if self._app.worker is None else self._app.worker.metrics
+
+    def use(self, workflow: Workflow[..., Any]) -> None:
+        registry.use(workflow)
+
+    # The verbs.
+
+    async def poll(
+        self,
+        queue: str,
+        *,
+        actions: Sequence[str] | None = None,
+        limit: int = 1,
+        wait: Duration = "30s",
+        worker: str = "",
+        lease: Duration = "30s",
+        tenant: str | None = None,
+        listens: Callable[[], Awaitable[bool]] = _yes,
+    ) -> list[ExternalTask]:
+        """Ask for tasks of a queue, all or those of some actions, and wait until there are some; none is an answer.
+
+        A task is its worker's for the time of the lease; a heartbeat begins it anew. `listens` is asked before a task
+        is given out: whether whoever asked is still there.
+        """
+        home = self._app._tenant(tenant)
+        wish = _checked(queue, actions, limit, worker, micros(lease))
+        await self._app.open()
+        until = asyncio.get_running_loop().time() + seconds(wait)
+        watch = await self._watch(home, queue)
+        watch.waiting += 1
+        try:
+            while True:
+                bell = watch.bell
+                if watch.closed or not await listens():
+                    return []
+                if given := await self._take(watch, wish):
+                    return given
+                watch.used = asyncio.get_running_loop().time()
+                if (left := until - watch.used) <= 0:
+                    return []
+                await watch.rest(bell, wish.definitions, left)
+                await self._hear(home, queue, watch)  # a worker of this process may have come or gone
+        finally:
+            watch.waiting -= 1
+
+    async def heartbeat(self, token: str, details: Any = None, *, tenant: str | None = None) -> Beat:
+        """Say that a task is being done, with details that survive a crash. Raises TaskLost if it is another's."""
+        data = None if details is None else Raw(encode(details))
+        task, ticket = await self._held("heartbeat", token, tenant)
+        now, asked = self._app.clock.now(), task.open
+        try:
+            if asked is None:
+                await self._part(task)
+                return Beat(cancelled=True)
+            if data is not None:
+                task.progressed(asked, checked_size(data, self.settings.payload_bytes, "progress"), now)
+            lease = task.lease(asked, ticket.lease, now)
+            commit = task.keep()
+            if commit is not None and not await self._commit([(task, commit)]):
+                self._late("heartbeat", ticket.key)
+            if not await self._app.store.renew([(task.key, task.token)], lease):
+                self._late("heartbeat", ticket.key)
+        finally:
+            task.drop()
+        return Beat(cancelled=False, until=moment(now + lease))
+
+    async def complete(self, token: str, result: Any = None, *, tenant: str | None = None) -> None:
+        """Give the result. One that does not fit what was declared is InvalidValue, and the task stays."""
+        task, ticket = await self._held("complete", token, tenant)
+        await self._settle("complete", task, ticket, lambda asked, now: task.succeeded(asked, result, now))
+
+    async def fail(
+        self,
+        token: str,
+        type: str,
+        message: str = "",
+        *,
+        retry: bool = True,
+        after: Duration | None = None,
+        details: Any = None,
+        tenant: str | None = None,
+    ) -> None:
+        """Say that a task failed. Its retry policy decides about another attempt, unless `retry` is False.
+
+        `after` is how long at least to wait. An error whose name is that of a class in `fatal`, `raises` or `errors` of
+        the action is one of that class.
+        """
+        least = 0.0 if after is None else seconds(after)
+        data = checked_size(Raw(encode(details)), self.settings.payload_bytes, "the details of an error")
+        task, ticket = await self._held("fail", token, tenant)
+
+        def failed(asked: Any, now: int) -> ev.Event:
+            error = Told.of(asked, ev.Error(type, message or type, details=data), retry, least)
+            return task.failed(asked, error, now)
+
+        await self._settle("fail", task, ticket, failed)
+
+    # Giving out.
+
+    async def _take(self, watch: Watch, wish: _Wish) -> list[ExternalTask]:
+        keys = await watch.keys(wish.definitions, wish.limit)
+        if not keys:
+            return []
+        secret = new_secret()
+        answers = await self._app.store.hold(keys, holder_of(secret, wish.worker), wish.lease)
+        helds = [held for held in answers if isinstance(held, Held)]
+        given: list[Task] = []
+        try:
+            given = await self._give_out(watch, wish, helds)
+            return [await self._described(task, wish, secret) for task in given]
+        except BaseException:
+            # Whoever comes next sees what was written of this: what may have been given out counts as lost.
+            with suppress(StoreError):
+                await asyncio.shield(self._app.store.release([(held.key, held.token) for held in helds]))
+            raise
+        finally:
+            for task in given:
+                task.drop()
+
+    async def _give_out(self, watch: Watch, wish: _Wish, helds: Sequence[Held]) -> list[Task]:
+        now, commits, others = self._app.clock.now(), [], []
+        astray: list[tuple[str, int]] = []
+        for held in helds:
+            action = wish.wanted.get(held.definition)
+            if action is None or held.queue != watch.queue:
+                astray.append((held.key, held.token))
+                continue
+            task = Task(self, held, action)
+            with turns():
+                task.wake(now)
+                asked = task.give_out(now)
+            if asked is None:
+                others.append(task)
+            elif (commit := task.keep()) is not None:
+                commits.append((task, commit))
+        if astray:
+            await self._app.store.release(astray)
+        for task in others:  # cancelled, paused, failed by its limits, due later
+            await self._part(task)
+            task.drop()
+        return await self._commit(commits) if commits else []
+
+    async def _described(self, task: Task, wish: _Wish, secret: str) -> ExternalTask:
+        asked = task.open
+        assert asked is not None
+        action, now = asked.spec, self._app.clock.now()
+        lease = task.lease(asked, wish.lease, now)
+        if lease < wish.lease:
+            await self._app.store.renew([(task.key, task.token)], lease)
+        args, kwargs = _arguments(asked.args)
+        limit = task.limit(asked)
+        return ExternalTask(
+            Ticket(task.key, secret, wish.worker, wish.lease).token(),
+            action.name,
+            action.version,
+            args,
+            action.call_key,
+            asked.attempts + 1,
+            id_of(action.caller),
+            moment(now + lease),
+            kwargs,
+            None if limit is None else moment(task.began + limit),
+            None if asked.progress is None else msgspec.json.decode(asked.progress),
+        )
+
+    # Taking what workers say.
+
+    async def _held(self, said: str, token: str, tenant: str | None) -> tuple[Task, Ticket]:
+        """The task, as the store has it, if it is still that of whoever has this token."""
+        home, ticket = self._app._tenant(tenant), read_ticket(token)
+        await self._app.open()
+        if ticket is None or tenant_of(ticket.key) != home:
+            raise _not_found()
+        head = await self._app.store.head(ticket.key)
+        if head is None or not is_external(head.queue):
+            raise _not_found()
+        if head.status in ENDED or not ticket.holds(head.holder):
+            self._late(said, ticket.key, head)
+        action = registry.external_of(head.definition)
+        rows = await self._rows(head.key)
+        if any(row.fence > head.token for row in rows):  # it was taken over since the first look
+            self._late(said, ticket.key)
+        letters = (await self._app.store.mail([head.key]))[head.key]
+        held = Held(
+            head.key,
+            head.token,
+            head.definition,
+            head.queue,
+            head.lapses,
+            head.status,
+            rows,
+            letters,
+            head.parent,
+            head.parent_ref,
+        )
+        task = Task(self, held, action)
+        with turns():
+            task.wake(self._app.clock.now())
+        return task, ticket
+
+    async def _rows(self, key: str) -> list[Row]:
+        rows: list[Row] = []
+        while part := await self._app.store.read(key, rows[-1].version if rows else 0, None, _PAGE):
+            rows += part
+        return rows
+
+    async def _settle(self, said: str, task: Task, ticket: Ticket, settle: Callable[[Any, int], ev.Event]) -> None:
+        try:
+            asked = task.open
+            if asked is None:  # cancelled: the mail says so
+                await self._part(task)
+                self._late(said, ticket.key)
+            with turns():
+                event = settle(asked, self._app.clock.now())
+            if not await self._part(task):
+                self._late(said, ticket.key)
+            self.metrics.attempted(event)
+        finally:
+            task.drop()
+
+    def _late(self, said: str, key: str, head: Head | None = None) -> NoReturn:
+        self.metrics.late.add(said)
+        if head is not None and head.status in ENDED:
+            why = f"it has ended ({head.status})"
+        else:
+            why = "its lease was over before there was a heartbeat, or its workflow no longer wants it"
+        raise TaskLost(f"this task is no longer yours: {why}; what you said was dropped, ask for another", key)
+
+    # Writing.
+
+    async def _part(self, task: Task) -> bool:
+        """Give the hold back with what there is to write; False when it was no longer ours."""
+        for _ in range(_TRIES):
+            now = self._app.clock.now()
+            with turns():
+                commit = task.part(now)
+            [outcome] = await self._app.store.commit([commit], self._app._grace())
+            if outcome == "stale":
+                return False
+            if outcome == "ok":
+                await self._written(task, commit)
+                return True
+            if outcome == "early":  # our clock runs ahead
+                await self._app.clock.sync()
+                continue
+            if not isinstance(commit.settle, End):
+                task.committed()
+            letters = (await self._app.store.mail([task.key]))[task.key]
+            task.mailbox.deliver(letters)
+            with turns():
+                task.fold(now)
+        await self._app.store.release([(task.key, task.token)])
+        return True
+
+    async def _commit(self, commits: Sequence[tuple[Task, Commit]]) -> list[Task]:
+        """Write while the holds stand; gives those that were ours."""
+        outcomes = await self._app.store.commit([commit for _, commit in commits], self._app._grace())
+        ours = []
+        for (task, commit), outcome in zip(commits, outcomes, strict=True):
+            if outcome == "ok":
+                await self._written(task, commit)
+                ours.append(task)
+            else:
+                task.drop()
+        return ours
+
+    async def _written(self, task: Task, commit: Commit) -> None:
+        task.committed()
+        for row in commit.rows:
+            self.metrics.events.counts[row.type % 1000] += 1
+        hints = task.kin.hints(commit.mail, task.replay)
+        if isinstance(commit.settle, End):
+            hints.append(news_of(task.key, commit.settle))
+            self.metrics.ended.add(commit.settle.status)
+            self._app._ends.came(task.key, commit.settle)
+        elif commit.settle is not None:
+            hints.append(news_of_change(task.queue))
+        if hints:
+            await self._app.stream.publish(hints)
+
+    # Hearing of new tasks.
+
+    async def _watch(self, tenant: str, queue: str) -> Watch:
+        now = asyncio.get_running_loop().time()
+        for place, old in list(self._watches.items()):
+            if not old.waiting and now - old.used > _IDLE:
+                del self._watches[place]
+                self._app._ends.unwatch(news_key(*place))
+        watch = self._watches.get((tenant, queue))
+        if watch is None:
+            name = external_queue(tenant, queue)
+            watch = self._watches[tenant, queue] = Watch(self._app.store, self._app.clock, name, self.settings.probe)
+        watch.used = now
+        await self._hear(tenant, queue, watch)
+        return watch
+
+    async def _hear(self, tenant: str, queue: str, watch: Watch) -> None:
+        key = news_key(tenant, queue)
+        await self._app.stream.listen(key)
+        self._app.hear(key, watch.came)
+
+    def close(self) -> None:
+        """Whoever waits is answered at once."""
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+
+
+def _not_found() -> TaskNotFound:
+    return TaskNotFound("this is not the token of an external task of this tenant: give back what poll gave, unchanged")
+
+
+def _checked(queue: str, actions: Sequence[str] | None, limit: int, worker: str, lease: int) -> _Wish:
+    known = registry.external(queue)
+    wanted = {one: action for one, action in known.items() if actions is None or action.name in actions}
+    missing = sorted(set(actions or ()) - {action.name for action in wanted.values()})
+    if missing or not wanted:
+        have = ", ".join(sorted(one.removeprefix(ACTION) for one in known)) or "none"
+        what = f"{', '.join(missing)} " if missing else ""
+        raise NotRegistered(f"this process knows no external action {what}of queue {queue!r}; it knows: {have}")
+    if not 1 <= limit <= MOST:
+        raise UsageError(f"limit is from 1 to {MOST}, not {limit}")
+    if not SHORTEST <= lease <= LONGEST:
+        raise UsageError("a lease is from one second to one hour: a longer task gives heartbeats")
+    if len(worker) > 100 or not worker.isprintable():
+        raise UsageError("the name of a worker has at most 100 characters, all of them printable")
+    return _Wish(wanted, limit, worker, lease)
+
+
+def _arguments(raw: Raw) -> tuple[list[Any], dict[str, Any]]:
+    call = msgspec.json.decode(raw)
+    return (call, {}) if isinstance(call, list) else (call["args"], call["kwargs"])
