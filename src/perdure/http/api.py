@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 
 from perdure.http import definitions, events, executions, following, system
 from perdure.http.browse import POLICY, page
+from perdure.http import definitions, events, executions, external, following, system
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
 from perdure.http.server import Asks, serve
@@ -38,6 +39,7 @@ ALL = [
     *definitions.routes.all,
     *system.routes.all,
     *routes.all,
+    *external.routes.all,
 ]
 
 
