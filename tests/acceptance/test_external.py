@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -119,7 +120,7 @@ def test_the_task_of_a_killed_worker_is_given_to_the_next_and_late_answers_are_d
         async with fleet.app() as app:
             run = await app.start(total, [4], id="s1")
             poll = {"queue": "far", "wait": "20s"}
-            [lost] = (await asyncio.to_thread(ask, one, "/v1/external/poll", {**poll, "lease": "1s"}))[1]["tasks"]
+            lost = await asyncio.to_thread(given_to_one_who_dies, one, {**poll, "lease": "1s"})
             [task] = (await asyncio.to_thread(ask, other, "/v1/external/poll", poll))[1]["tasks"]
             assert (task["attempt"], task["key"]) == (2, lost["key"])
             for address in (one, other):
@@ -165,6 +166,23 @@ def test_those_who_ask_at_several_apis_share_the_tasks(fleet: Fleet) -> None:
         assert took < 20
 
     asyncio.run(main())
+
+
+def given_to_one_who_dies(address: str, poll: dict[str, Any]) -> dict[str, Any]:
+    """The task of a worker that asked for one, and was killed while it did it."""
+    code = (
+        "import json, sys, time, urllib.request as web\n"
+        "asked = web.Request(sys.argv[1], sys.argv[2].encode(), {'content-type': 'application/json'})\n"
+        "print(web.urlopen(asked).read().decode(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, f"{address}/v1/external/poll", json.dumps(poll)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        [task] = json.loads(worker.stdout.readline())["tasks"]
+        worker.kill()
+    found: dict[str, Any] = task
+    return found
 
 
 @contextmanager

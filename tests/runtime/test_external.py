@@ -13,7 +13,7 @@ from perdure.core import events as ev
 from perdure.core.records import EXTERNAL, Busy
 from perdure.errors import InvalidValue, LimitReached, NotRegistered, TaskLost, TaskNotFound, UsageError
 from perdure.flows.registry import registry
-from perdure.runtime.external import ExternalTask
+from perdure.runtime.handing import ExternalTask
 from perdure.runtime.ticket import read_ticket
 from perdure.testing import World
 
@@ -325,6 +325,33 @@ async def test_silence_is_a_failure_where_heartbeats_were_promised(world: World)
         assert (await one(world, lease="1m")).attempt
     assert await ask(world, wait="10s") == []
     assert await run.result() == "steady gave no heartbeat for 5s"
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"), [(steady, "gave no heartbeat for 5s"), (quick, "took longer than 10s"), (once, "may have")]
+)
+async def test_limits_of_time_hold_also_when_nobody_asks_any_more(world: World, declared: Any, said: str) -> None:
+    @workflow(name="x-limited")
+    async def limited() -> str:
+        try:
+            return str(await declared.options(retries=0)())
+        except ActionFailed as error:
+            return str(error)
+
+    run = await world.start(limited)
+    await one(world, lease="30s")
+    await world.advance("4s")
+    assert said in await run.result(timeout="1m")
+
+
+async def test_a_task_without_limits_waits_for_the_next_who_asks(world: World) -> None:
+    await world.start(buy, "visa", id="b")
+    await one(world, lease="5s")
+    await world.advance("10m")
+    assert await types(world, "b.1") == ["Started", "ActionStarted"]
+    task = await one(world)
+    assert task.attempt == 2
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
 
 
 async def test_at_most_once_is_not_given_out_again(world: World) -> None:

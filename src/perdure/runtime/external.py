@@ -12,12 +12,10 @@ tenant is given its own tasks only, and its tokens are good for nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import events as ev
@@ -27,28 +25,24 @@ from perdure.core.loop import turns
 from perdure.core.records import (
     ACTION,
     ENDED,
-    Commit,
-    End,
     Head,
     Held,
     Row,
     external_queue,
-    id_of,
     is_external,
     tenant_of,
 )
 from perdure.core.view import moment
-from perdure.errors import NotRegistered, StoreError, TaskLost, TaskNotFound, UsageError
-from perdure.flows.action import Action
+from perdure.errors import NotRegistered, TaskLost, TaskNotFound, UsageError
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.runtime.checks import checked_size
-from perdure.runtime.ends import news_of
+from perdure.runtime.handing import ExternalTask, Handing, Wish
 from perdure.runtime.metrics import Metrics
 from perdure.runtime.settings import Settings
 from perdure.runtime.task import Task, Told
-from perdure.runtime.ticket import Ticket, holder_of, new_secret, read_ticket
-from perdure.runtime.watch import Wanted, Watch, news_key, news_of_change
+from perdure.runtime.ticket import Ticket, read_ticket
+from perdure.runtime.watch import Watch, news_key
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -59,25 +53,7 @@ SHORTEST, LONGEST = 1_000_000, 3_600_000_000
 MOST = 100
 #: A queue for which nobody asked for so many seconds is forgotten.
 _IDLE = 60.0
-#: Mail that arrives again and again while a hold is given back is left to the next one.
-_TRIES = 5
 _PAGE = 1000
-
-
-class ExternalTask(Struct, frozen=True, omit_defaults=True):
-    """What a worker needs to know. `key` is the idempotency key: the same for every attempt of this call."""
-
-    token: str
-    action: str
-    version: int
-    args: list[Any]
-    key: str
-    attempt: int
-    execution: str  # that asked for it
-    until: datetime  # it is given to another worker then, unless there is a heartbeat
-    kwargs: dict[str, Any] = {}
-    deadline: datetime | None = None  # no heartbeat goes beyond this
-    progress: Any = None  # the details of the last heartbeat, also of an earlier attempt
 
 
 class Beat(Struct, frozen=True):
@@ -85,19 +61,6 @@ class Beat(Struct, frozen=True):
 
     cancelled: bool
     until: datetime | None = None
-
-
-class _Wish(Struct, frozen=True):
-    """What somebody asks for, checked."""
-
-    wanted: Mapping[str, Action[..., Any]]  # by definition
-    limit: int
-    worker: str
-    lease: int
-
-    @property
-    def definitions(self) -> Wanted:
-        return tuple(self.wanted)
 
 
 async def _yes() -> bool:
@@ -111,6 +74,7 @@ class ExternalTasks:
         self._app = app
         self._own_metrics = Metrics()
         self._watches: dict[tuple[str, str], Watch] = {}
+        self._handing = Handing(app, self)
 
     # What tasks need of whoever holds them.
 
@@ -156,7 +120,7 @@ class ExternalTasks:
                 bell = watch.bell
                 if watch.closed or not await listens():
                     return []
-                if given := await self._take(watch, wish):
+                if given := await self._handing.take(watch, wish):
                     return given
                 watch.used = asyncio.get_running_loop().time()
                 if (left := until - watch.used) <= 0:
@@ -173,13 +137,13 @@ class ExternalTasks:
         now, asked = self._app.clock.now(), task.open
         try:
             if asked is None:
-                await self._part(task)
+                await self._handing.part(task)
                 return Beat(cancelled=True)
             if data is not None:
                 task.progressed(asked, checked_size(data, self.settings.payload_bytes, "progress"), now)
             lease = task.lease(asked, ticket.lease, now)
             commit = task.keep()
-            if commit is not None and not await self._commit([(task, commit)]):
+            if commit is not None and not await self._handing.write([(task, commit)]):
                 self._late("heartbeat", ticket.key)
             if not await self._app.store.renew([(task.key, task.token)], lease):
                 self._late("heartbeat", ticket.key)
@@ -217,74 +181,6 @@ class ExternalTasks:
             return task.failed(asked, error, now)
 
         await self._settle("fail", task, ticket, failed)
-
-    # Giving out.
-
-    async def _take(self, watch: Watch, wish: _Wish) -> list[ExternalTask]:
-        keys = await watch.keys(wish.definitions, wish.limit)
-        if not keys:
-            return []
-        secret = new_secret()
-        answers = await self._app.store.hold(keys, holder_of(secret, wish.worker), wish.lease)
-        helds = [held for held in answers if isinstance(held, Held)]
-        given: list[Task] = []
-        try:
-            given = await self._give_out(watch, wish, helds)
-            return [await self._described(task, wish, secret) for task in given]
-        except BaseException:
-            # Whoever comes next sees what was written of this: what may have been given out counts as lost.
-            with suppress(StoreError):
-                await asyncio.shield(self._app.store.release([(held.key, held.token) for held in helds]))
-            raise
-        finally:
-            for task in given:
-                task.drop()
-
-    async def _give_out(self, watch: Watch, wish: _Wish, helds: Sequence[Held]) -> list[Task]:
-        now, commits, others = self._app.clock.now(), [], []
-        astray: list[tuple[str, int]] = []
-        for held in helds:
-            action = wish.wanted.get(held.definition)
-            if action is None or held.queue != watch.queue:
-                astray.append((held.key, held.token))
-                continue
-            task = Task(self, held, action)
-            with turns():
-                task.wake(now)
-                asked = task.give_out(now)
-            if asked is None:
-                others.append(task)
-            elif (commit := task.keep()) is not None:
-                commits.append((task, commit))
-        if astray:
-            await self._app.store.release(astray)
-        for task in others:  # cancelled, paused, failed by its limits, due later
-            await self._part(task)
-            task.drop()
-        return await self._commit(commits) if commits else []
-
-    async def _described(self, task: Task, wish: _Wish, secret: str) -> ExternalTask:
-        asked = task.open
-        assert asked is not None
-        action, now = asked.spec, self._app.clock.now()
-        lease = task.lease(asked, wish.lease, now)
-        if lease < wish.lease:
-            await self._app.store.renew([(task.key, task.token)], lease)
-        args, kwargs = _arguments(asked.args)
-        limit = task.limit(asked)
-        return ExternalTask(
-            Ticket(task.key, secret, wish.worker, wish.lease).token(),
-            action.name,
-            action.version,
-            args,
-            action.call_key,
-            asked.attempts + 1,
-            id_of(action.caller),
-            moment(now + lease),
-            kwargs,
-            None if limit is None else moment(task.began + limit),
-            None if asked.progress is None else msgspec.json.decode(asked.progress),
-        )
 
     # Taking what workers say.
 
@@ -331,11 +227,11 @@ class ExternalTasks:
         try:
             asked = task.open
             if asked is None:  # cancelled: the mail says so
-                await self._part(task)
+                await self._handing.part(task)
                 self._late(said, ticket.key)
             with turns():
                 event = settle(asked, self._app.clock.now())
-            if not await self._part(task):
+            if not await self._handing.part(task):
                 self._late(said, ticket.key)
             self.metrics.attempted(event)
         finally:
@@ -348,58 +244,6 @@ class ExternalTasks:
         else:
             why = "its lease was over before there was a heartbeat, or its workflow no longer wants it"
         raise TaskLost(f"this task is no longer yours: {why}; what you said was dropped, ask for another", key)
-
-    # Writing.
-
-    async def _part(self, task: Task) -> bool:
-        """Give the hold back with what there is to write; False when it was no longer ours."""
-        for _ in range(_TRIES):
-            now = self._app.clock.now()
-            with turns():
-                commit = task.part(now)
-            [outcome] = await self._app.store.commit([commit], self._app._grace())
-            if outcome == "stale":
-                return False
-            if outcome == "ok":
-                await self._written(task, commit)
-                return True
-            if outcome == "early":  # our clock runs ahead
-                await self._app.clock.sync()
-                continue
-            if not isinstance(commit.settle, End):
-                task.committed()
-            letters = (await self._app.store.mail([task.key]))[task.key]
-            task.mailbox.deliver(letters)
-            with turns():
-                task.fold(now)
-        await self._app.store.release([(task.key, task.token)])
-        return True
-
-    async def _commit(self, commits: Sequence[tuple[Task, Commit]]) -> list[Task]:
-        """Write while the holds stand; gives those that were ours."""
-        outcomes = await self._app.store.commit([commit for _, commit in commits], self._app._grace())
-        ours = []
-        for (task, commit), outcome in zip(commits, outcomes, strict=True):
-            if outcome == "ok":
-                await self._written(task, commit)
-                ours.append(task)
-            else:
-                task.drop()
-        return ours
-
-    async def _written(self, task: Task, commit: Commit) -> None:
-        task.committed()
-        for row in commit.rows:
-            self.metrics.events.counts[row.type % 1000] += 1
-        hints = task.kin.hints(commit.mail, task.replay)
-        if isinstance(commit.settle, End):
-            hints.append(news_of(task.key, commit.settle))
-            self.metrics.ended.add(commit.settle.status)
-            self._app._ends.came(task.key, commit.settle)
-        elif commit.settle is not None:
-            hints.append(news_of_change(task.queue))
-        if hints:
-            await self._app.stream.publish(hints)
 
     # Hearing of new tasks.
 
@@ -427,13 +271,14 @@ class ExternalTasks:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
+        self._handing.overdue.close()
 
 
 def _not_found() -> TaskNotFound:
     return TaskNotFound("this is not the token of an external task of this tenant: give back what poll gave, unchanged")
 
 
-def _checked(queue: str, actions: Sequence[str] | None, limit: int, worker: str, lease: int) -> _Wish:
+def _checked(queue: str, actions: Sequence[str] | None, limit: int, worker: str, lease: int) -> Wish:
     known = registry.external(queue)
     wanted = {one: action for one, action in known.items() if actions is None or action.name in actions}
     missing = sorted(set(actions or ()) - {action.name for action in wanted.values()})
@@ -447,9 +292,4 @@ def _checked(queue: str, actions: Sequence[str] | None, limit: int, worker: str,
         raise UsageError("a lease is from one second to one hour: a longer task gives heartbeats")
     if len(worker) > 100 or not worker.isprintable():
         raise UsageError("the name of a worker has at most 100 characters, all of them printable")
-    return _Wish(wanted, limit, worker, lease)
-
-
-def _arguments(raw: Raw) -> tuple[list[Any], dict[str, Any]]:
-    call = msgspec.json.decode(raw)
-    return (call, {}) if isinstance(call, list) else (call["args"], call["kwargs"])
+    return Wish(wanted, limit, worker, lease)

@@ -101,6 +101,15 @@ class Task(Course):
 
     def _lapsed(self, asked: Asked, now: int) -> None:
         """It was given out before, and whoever had it was not heard of again."""
+        if self.overdue(asked, now):
+            return
+        name, number = asked.spec.name, asked.attempts + 1
+        error = ev.Error("WorkerLost", f"the external worker of {name} gave no sign of life", attempts=number)
+        lost = ev.ActionAttempted(asked.ref, name, asked.args, number, error, now, self.began, asked.free + 1)
+        self.append(lost, now)
+
+    def overdue(self, asked: Asked, now: int) -> bool:
+        """Settle an attempt whose lease is over as what it declares itself to be then, if it does."""
         name, how = asked.spec.name, asked.spec.how
         limit = verdict.limit(asked, self.began)
         if how.at_most_once:
@@ -110,11 +119,8 @@ class Task(Course):
         elif how.heartbeat is not None:
             self.failed(asked, TimeoutError(f"{name} gave no heartbeat for {show(how.heartbeat)}"), now)
         else:
-            number = asked.attempts + 1
-            error = ev.Error("WorkerLost", f"the external worker of {name} gave no sign of life", attempts=number)
-            free = asked.free + 1
-            lost = ev.ActionAttempted(asked.ref, name, asked.args, number, error, now, self.began, free)
-            self.append(lost, now)
+            return False
+        return True
 
     # What its worker says.
 
@@ -139,9 +145,14 @@ class Task(Course):
         """How long the attempt that was given out may take."""
         return verdict.limit(asked, self.began)
 
+    def limited(self, asked: Asked) -> bool:
+        """Whether silence means something else than that the worker was lost."""
+        how = asked.spec.how
+        return how.at_most_once or how.heartbeat is not None or self.limit(asked) is not None
+
     def lease(self, asked: Asked, wanted: int, now: int) -> int:
         """How long the hold may last: no longer than the attempt, and than a silence."""
-        limit = verdict.limit(asked, self.began)
+        limit = self.limit(asked)
         left = wanted if limit is None else min(wanted, self.began + limit - now)
         silence: int | None = asked.spec.how.heartbeat
         return max(left if silence is None else min(left, silence), 1)
