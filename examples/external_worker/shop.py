@@ -2,7 +2,7 @@
 
     perdure serve shop.py --open --work       # the API, and a worker for the workflow itself
     node worker.mjs http://127.0.0.1:8470     # prints the letters; or: sh worker.sh http://127.0.0.1:8470
-    perdure start shop.py greet_all '["Ada", "Bob"]'
+    perdure start shop.py greet_all '["Ada", "Bob"]' --wait
 
 The declaration of `print_letter` says what goes to that worker and what must come back. Its body never runs.
 """

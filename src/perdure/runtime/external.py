@@ -63,10 +63,6 @@ class Beat(Struct, frozen=True):
     until: datetime | None = None
 
 
-async def _yes() -> bool:
-    return True
-
-
 class ExternalTasks:
     """See the module. Methods take the `tenant` whose tasks are meant; else the application's."""
 
@@ -102,7 +98,7 @@ class ExternalTasks:
         worker: str = "",
         lease: Duration = "30s",
         tenant: str | None = None,
-        listens: Callable[[], Awaitable[bool]] = _yes,
+        listens: Callable[[], Awaitable[bool]] | None = None,
     ) -> list[ExternalTask]:
         """Ask for tasks of a queue, all or those of some actions, and wait until there are some; none is an answer.
 
@@ -118,7 +114,7 @@ class ExternalTasks:
         try:
             while True:
                 bell = watch.bell
-                if watch.closed or not await listens():
+                if watch.closed or (listens is not None and not await listens()):
                     return []
                 if given := await self._handing.take(watch, wish):
                     return given
