@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Struct
 
 from perdure import ActionFailed, Retry, action, workflow
 from perdure.core import events as ev
 from perdure.core.records import EXTERNAL, Busy
-from perdure.errors import InvalidValue, LimitReached, NotRegistered, TaskLost, TaskNotFound, UsageError
+from perdure.errors import (
+    InvalidValue,
+    LimitReached,
+    NotRegistered,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TaskLost,
+    TaskNotFound,
+    UsageError,
+)
+from perdure.flows.bound import Absent, bind
 from perdure.flows.registry import registry
 from perdure.runtime.handing import ExternalTask
 from perdure.runtime.ticket import read_ticket
 from perdure.testing import World
+from tests.flows.making import body
 
 
 class Receipt(Struct):
@@ -45,6 +57,10 @@ async def once() -> int: ...  # type: ignore[empty-body]
 
 @action(external=True, queue="x-other", fatal=(Declined,))
 async def other() -> None: ...
+
+
+@action(name="x-local")
+async def local() -> None: ...
 
 
 @workflow(name="x-buy")
@@ -456,6 +472,110 @@ async def test_a_token_cannot_be_made_up(world: World) -> None:
         await world.app.external.complete(type(ticket)(ticket.key, "guess", "w", 1).token())
     await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
     assert await run.result() == "r1 7"
+
+
+async def test_a_token_cannot_ask_for_an_endless_lease(world: World) -> None:
+    await world.start(buy, "visa")
+    task = await one(world)
+    ticket = read_ticket(task.token)
+    assert ticket is not None
+    beat = await world.app.external.heartbeat(type(ticket)(ticket.key, ticket.secret, "", 10**30).token())
+    assert beat.until is not None and (beat.until - world.now()).total_seconds() <= 3600
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+
+
+async def test_who_is_overtaken_between_two_looks_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.start(buy, "visa", id="b")
+    lost = await one(world, lease="5s")
+    before = await world.app.get("b.1").head()
+    task = await one(world)
+
+    async def stale(key: str) -> Any:
+        return before
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.app.store, "head", stale)
+        for said in ("heartbeat", "complete", "fail"):
+            with pytest.raises(TaskLost):
+                await getattr(world.app.external, said)(lost.token, {"id": "late", "amount": 1})
+    assert "ActionProgressed" not in await types(world, "b.1")
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+    assert await world.app.get("b").result() == "r1 7"
+
+
+async def test_mail_that_comes_with_the_answer_is_folded_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.start(buy, "visa", id="b")
+    task = await one(world)
+    await world.app.get("b.1").pause(reason="lunch")
+    mail, looks = world.app.store.mail, [0]
+
+    async def late(keys: Any) -> Any:
+        looks[0] += 1
+        return {key: [] for key in keys} if looks[0] == 1 else await mail(keys)
+
+    monkeypatch.setattr(world.app.store, "mail", late)
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+    assert looks == [2] and await world.app.get("b").result() == "r1 7"
+    assert (await world.app.get("b.1").head()).mail == 0
+
+
+async def test_a_store_that_fails_while_a_task_is_given_out_gets_it_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start(buy, "visa", id="b")
+    await world.settle()
+
+    async def away(*args: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.app.store, "commit", away)
+        with pytest.raises(StoreUnavailable):
+            await one(world)
+    began = world.now()
+    task = await one(world)
+    assert task.attempt == 1 and (world.now() - began).total_seconds() < 6
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+
+
+async def test_an_answer_that_may_have_been_written_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await world.start(buy, "visa", id="b")
+    task = await one(world)
+    commit = world.app.store.commit
+
+    async def unknown(*args: Any) -> Any:
+        await commit(*args)
+        raise OutcomeUnknown("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.app.store, "commit", unknown)
+        with pytest.raises(OutcomeUnknown):
+            await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+    with pytest.raises(TaskLost, match="it has ended"):
+        await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+    assert await run.result() == "r1 7"
+
+
+async def test_a_published_graph_may_name_an_external_action(world: World) -> None:
+    bought = body(
+        "x-graph",
+        {"start": "trigger", "pay": ("action", {"action": "charge", "with": {"card": "visa", "amount": 7}})},
+        "start > pay",
+    )
+    await world.app.definitions.publish(bought)
+    run = await world.app.start("x-graph")
+    task = await one(world)
+    assert (task.action, task.args, task.kwargs) == ("charge", ["visa"], {"amount": 7})
+    await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
+    assert await run.result() == {"id": "r1", "amount": 7}
+
+
+async def test_a_worker_without_the_declaration_sends_it_to_the_right_place(world: World) -> None:
+    bound = bind(charge)
+    assert bound.external and Absent(bound).how.external
+    assert not bind(local).external and "external" not in msgspec.to_builtins(bind(local))
 
 
 async def test_who_has_left_is_given_nothing(world: World) -> None:

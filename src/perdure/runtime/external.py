@@ -137,7 +137,8 @@ class ExternalTasks:
                 return Beat(cancelled=True)
             if data is not None:
                 task.progressed(asked, checked_size(data, self.settings.payload_bytes, "progress"), now)
-            lease = task.lease(asked, ticket.lease, now)
+            wanted = min(max(ticket.lease, SHORTEST), LONGEST)  # what a token says is no more than a wish
+            lease = task.lease(asked, wanted, now)
             commit = task.keep()
             if commit is not None and not await self._handing.write([(task, commit)]):
                 self._late("heartbeat", ticket.key)
