@@ -24,7 +24,6 @@ from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
-from perdure.http.api import ALL as ALL_ROUTES
 from perdure.runtime.external import ExternalTasks
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG

@@ -39,23 +39,25 @@ class Declined(Exception):
     pass
 
 
-@action(external=True, queue="x-node", retries=Retry(attempts=3, first="1m", jitter=0), raises=(Declined,))
+@action(
+    name="x.charge", external=True, queue="x-node", retries=Retry(attempts=3, first="1m", jitter=0), raises=(Declined,)
+)
 async def charge(card: str, *, amount: int) -> Receipt: ...  # type: ignore[empty-body]
 
 
-@action(external=True, queue="x-node", retries=2, timeout="10s")
+@action(name="x.quick", external=True, queue="x-node", retries=2, timeout="10s")
 async def quick() -> int: ...  # type: ignore[empty-body]
 
 
-@action(external=True, queue="x-node", retries=Retry(attempts=2, jitter=0), heartbeat="5s")
+@action(name="x.steady", external=True, queue="x-node", retries=Retry(attempts=2, jitter=0), heartbeat="5s")
 async def steady() -> int: ...  # type: ignore[empty-body]
 
 
-@action(external=True, queue="x-node", at_most_once=True)
+@action(name="x.once", external=True, queue="x-node", at_most_once=True)
 async def once() -> int: ...  # type: ignore[empty-body]
 
 
-@action(external=True, queue="x-other", fatal=(Declined,))
+@action(name="x.other", external=True, queue="x-other", fatal=(Declined,))
 async def other() -> None: ...
 
 
@@ -100,8 +102,8 @@ async def types(world: World, key: str) -> list[str]:
 async def test_a_task_says_all_that_a_worker_needs(world: World) -> None:
     run = await world.start(buy, "visa", id="b")
     task = await one(world, worker="node-1")
-    assert (task.action, task.version, task.args, task.kwargs) == ("charge", 1, ["visa"], {"amount": 7})
-    assert (task.key, task.attempt, task.execution, task.deadline) == ("default/b/1/charge", 1, "b", None)
+    assert (task.action, task.version, task.args, task.kwargs) == ("x.charge", 1, ["visa"], {"amount": 7})
+    assert (task.key, task.attempt, task.execution, task.deadline) == ("default/b/1/x.charge", 1, "b", None)
     assert 29 < (task.until - world.now()).total_seconds() <= 30
     holder = (await world.app.get("b.1").head()).holder
     assert holder is not None and holder.startswith(f"{EXTERNAL}node-1:")
@@ -187,9 +189,9 @@ async def test_a_lost_worker_makes_room_for_another_and_its_answer_is_dropped_an
     lost = await one(world, lease="5s")
     again = await one(world)
     assert (again.attempt, again.key) == (2, lost.key)
-    for said in ("complete", "heartbeat", "fail"):
+    for said, what in (("heartbeat", {"page": 1}), ("complete", {"id": "late", "amount": 1}), ("fail", "Late")):
         with pytest.raises(TaskLost, match="no longer yours"):
-            await getattr(world.app.external, said)(lost.token, {"id": "late", "amount": 1})
+            await getattr(world.app.external, said)(lost.token, what)
     late = world.app.external.metrics.late.counts
     assert (late["complete"], late["heartbeat"], late["fail"]) == (1, 1, 1)
     await world.app.external.complete(again.token, {"id": "r2", "amount": 2})
@@ -300,7 +302,7 @@ async def test_the_name_of_an_error_tells_its_kind(world: World, name: str) -> N
 async def test_a_result_that_does_not_fit_is_refused_and_the_task_stays(world: World) -> None:
     run = await world.start(buy, "visa")
     task = await one(world)
-    with pytest.raises(InvalidValue, match="charge returned something else than it declares"):
+    with pytest.raises(InvalidValue, match="x.charge returned something else than it declares"):
         await world.app.external.complete(task.token, {"id": "r1", "amount": "much"})
     with pytest.raises(LimitReached):
         await world.app.external.complete(task.token, {"id": "r" * 2_000_000, "amount": 1})
@@ -323,7 +325,7 @@ async def test_an_attempt_that_takes_too_long_has_failed(world: World) -> None:
     attempted = [
         event for row in await world.rows("default/q.1") if isinstance(event := ev.read(row), ev.ActionAttempted)
     ]
-    assert [(one.error.message, one.free) for one in attempted] == [("quick took longer than 10s", 0)]
+    assert [(one.error.message, one.free) for one in attempted] == [("x.quick took longer than 10s", 0)]
     await world.app.external.complete(again.token, 1)
     assert await run.result() == 1
 
@@ -340,7 +342,7 @@ async def test_silence_is_a_failure_where_heartbeats_were_promised(world: World)
     for _ in range(2):
         assert (await one(world, lease="1m")).attempt
     assert await ask(world, wait="10s") == []
-    assert await run.result() == "steady gave no heartbeat for 5s"
+    assert await run.result() == "x.steady gave no heartbeat for 5s"
 
 
 @pytest.mark.parametrize(
@@ -495,9 +497,9 @@ async def test_who_is_overtaken_between_two_looks_writes_nothing(world: World, m
 
     with monkeypatch.context() as patched:
         patched.setattr(world.app.store, "head", stale)
-        for said in ("heartbeat", "complete", "fail"):
+        for said, what in (("heartbeat", {"page": 1}), ("complete", {"id": "late", "amount": 1}), ("fail", "Late")):
             with pytest.raises(TaskLost):
-                await getattr(world.app.external, said)(lost.token, {"id": "late", "amount": 1})
+                await getattr(world.app.external, said)(lost.token, what)
     assert "ActionProgressed" not in await types(world, "b.1")
     await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
     assert await world.app.get("b").result() == "r1 7"
@@ -561,13 +563,13 @@ async def test_an_answer_that_may_have_been_written_can_be_repeated(
 async def test_a_published_graph_may_name_an_external_action(world: World) -> None:
     bought = body(
         "x-graph",
-        {"start": "trigger", "pay": ("action", {"action": "charge", "with": {"card": "visa", "amount": 7}})},
+        {"start": "trigger", "pay": ("action", {"action": "x.charge", "with": {"card": "visa", "amount": 7}})},
         "start > pay",
     )
     await world.app.definitions.publish(bought)
     run = await world.app.start("x-graph")
     task = await one(world)
-    assert (task.action, task.args, task.kwargs) == ("charge", ["visa"], {"amount": 7})
+    assert (task.action, task.args, task.kwargs) == ("x.charge", ["visa"], {"amount": 7})
     await world.app.external.complete(task.token, {"id": "r1", "amount": 7})
     assert await run.result() == {"id": "r1", "amount": 7}
 
@@ -595,8 +597,8 @@ async def test_only_the_actions_that_were_asked_for_are_given(world: World) -> N
     await world.start(buy, "visa", id="b")
     run = await world.start(quickly, id="q")
     await world.settle()
-    task = await one(world, actions=["quick"], limit=5)
-    assert task.action == "quick"
+    task = await one(world, actions=["x.quick"], limit=5)
+    assert task.action == "x.quick"
     await world.app.external.complete(task.token, 1)
     assert await run.result() == 1
     await world.app.external.complete((await one(world)).token, {"id": "r1", "amount": 7})
@@ -605,7 +607,7 @@ async def test_only_the_actions_that_were_asked_for_are_given(world: World) -> N
 async def test_what_cannot_be_asked_for_is_refused(world: World) -> None:
     wrong: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ("nowhere", {}, NotRegistered, "no external action of queue 'nowhere'"),
-        ("x-node", {"actions": ["other"]}, NotRegistered, "no external action other of queue 'x-node'"),
+        ("x-node", {"actions": ["x.other"]}, NotRegistered, "no external action x.other of queue 'x-node'"),
         ("x-node", {"limit": 0}, UsageError, "limit is from 1 to 100"),
         ("x-node", {"lease": "10ms"}, UsageError, "from one second to one hour"),
         ("x-node", {"worker": "a\nb"}, UsageError, "name of a worker"),
@@ -620,7 +622,7 @@ async def test_no_worker_of_ours_runs_it(world: World) -> None:
     await world.advance("1m")
     worker = world.add_worker(queues=["x-node", f"{EXTERNAL}default/x-node"])
     await world.advance("1m")
-    assert await types(world, "b.1") == ["Started"] and registry.find("action:charge@1") is None
+    assert await types(world, "b.1") == ["Started"] and registry.find("action:x.charge@1") is None
     await worker.shut_down()
     await world.app.external.complete((await one(world)).token, {"id": "r1", "amount": 7})
     assert await run.result() == "r1 7"

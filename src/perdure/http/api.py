@@ -6,9 +6,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, following, system
-from perdure.http.browse import POLICY, page
 from perdure.http import definitions, events, executions, external, following, system
+from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
 from perdure.http.server import Asks, serve
