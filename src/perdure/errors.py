@@ -12,6 +12,7 @@
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   ├── KeyNotFound           the tenant has no API key of that id
     │   ├── RequestRefused        the HTTP API does not take the request as it is
+    │   ├── TaskNotFound          the token is not that of an external task of the tenant
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
     │   ├── ExecutionNotFound
@@ -19,6 +20,7 @@
     │   ├── ExecutionEnded        it has ended and takes no more events
     │   ├── EventConflict         the event id was used before with another payload
     │   ├── EventRefused          a machine does not take the event, in this state or from this sender
+    │   ├── TaskLost              the external task has ended, or is another worker's by now
     │   ├── MigrationRefused      it cannot go on with another version of its definition, now or at all
     │   ├── ExecutionFailed       what result() raises for a failed run
     │   ├── ExecutionCancelled    what result() raises for a cancelled run
@@ -120,6 +122,10 @@ class RequestRefused(UsageError):
         self.type = type
 
 
+class TaskNotFound(UsageError):
+    """The token is not that of an external task of this tenant."""
+
+
 class SettingsError(UsageError):
     """An unknown or ill-typed setting."""
 
@@ -150,6 +156,10 @@ class EventConflict(ExecutionError):
 
 class EventRefused(ExecutionError):
     """A machine does not take the event: not in the state it is in, or not from whoever sent it."""
+
+
+class TaskLost(ExecutionError):
+    """What an external worker says comes too late: the task has ended, or is another worker's by now."""
 
 
 class MigrationRefused(ExecutionError):

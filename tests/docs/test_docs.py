@@ -24,6 +24,7 @@ from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
+from perdure.runtime.external import ExternalTasks
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
 from tests.docs import pictures, routes, settings
@@ -244,6 +245,7 @@ def test_errors_in_the_log_have_the_documented_fields() -> None:
 
 #: What the engine's own parts call and authors do not.
 INTERNAL = {
+    ExternalTasks: {"settings", "metrics", "use", "close"},
     Perdure: {
         "start_raw",
         "send_raw",
@@ -255,6 +257,7 @@ INTERNAL = {
         "fork",
         "news",
         "no_news",
+        "hear",
         "new_id",
         "me",
     },
@@ -265,6 +268,7 @@ INTERNAL = {
 FACADES: list[tuple[str, Any]] = [
     ("Perdure", Perdure),
     ("Definitions", Definitions),
+    ("ExternalTasks", ExternalTasks),
     ("Run", Run),
     ("workflow", type(workflow)),
     ("action", type(action)),

@@ -120,7 +120,8 @@ def test_an_authenticator_that_would_let_nobody_or_everybody_in_by_mistake_is_no
         ("sender", "read send start"),
         ("operator", "read send start control"),
         ("author", "read define"),
-        ("admin", "read send start control define admin"),
+        ("admin", "read send start control define admin work"),
+        ("worker", "work"),
     ],
 )
 def test_what_each_role_may_do(role: str, scopes: str) -> None:
@@ -130,7 +131,7 @@ def test_what_each_role_may_do(role: str, scopes: str) -> None:
 
 
 def test_every_role_is_in_the_table_above() -> None:
-    assert list(ROLES) == ["viewer", "sender", "operator", "author", "admin"]
+    assert list(ROLES) == ["viewer", "sender", "operator", "author", "admin", "worker"]
 
 
 def test_the_guide_has_the_table_of_roles() -> None:

@@ -149,7 +149,7 @@ class ActionScheduled(Struct, frozen=True, omit_defaults=True):
 
 
 class ActionStarted(Struct, frozen=True, omit_defaults=True):
-    """Written before an at-most-once action runs."""
+    """Written before an at-most-once action runs, or an external one is given out."""
 
     ref: int
     name: str

@@ -22,6 +22,8 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 ACTION = "action:"
 #: What was published at run time is named `published:NAME@VERSION`, and found in the store by whoever serves any of it.
 PUBLISHED = "published:"
+#: What an action waits in whose code is not Python's: a queue `external:TENANT/QUEUE`, which no worker serves.
+EXTERNAL = "external:"
 #: What the name of a tenant may be. No slash, for it ends where the first slash is; no colon, for that is the engine's.
 TENANT = r"[A-Za-z0-9_-]{1,64}"
 
@@ -37,6 +39,15 @@ def tenant_of(key: str) -> str:
 def lane_of(start: Start) -> str | None:
     """A lane is its tenant's own, like everything else."""
     return None if start.lane is None else key_of(tenant_of(start.key), start.lane)
+
+
+def external_queue(tenant: str, queue: str) -> str:
+    """The queue of external tasks is its tenant's own: whoever asks for tasks must not even count those of others."""
+    return EXTERNAL + key_of(tenant, queue)
+
+
+def is_external(queue: str) -> bool:
+    return queue.startswith(EXTERNAL)
 
 
 def id_of(key: str) -> str:

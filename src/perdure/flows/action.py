@@ -47,6 +47,7 @@ class Options(Struct, frozen=True):
     queue: str = ""  # other than that of the workflow
     transactional: bool = False
     process: bool = False  # in a process of the pool
+    external: bool = False  # by a worker in another language, which asks for it over HTTP
 
 
 class Action(Generic[P, R]):
@@ -73,6 +74,8 @@ class Action(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         if options.process:
             _check_for_process(fn, self.is_async)
+        if options.external:
+            _check_for_external(fn, options)
         self.signature = Signature(fn)
         self.how = options
         self.compensation: Action[..., Any] | None = None
@@ -84,6 +87,8 @@ class Action(Generic[P, R]):
         if running is not None:
             # Encoded at the call: the workflow may change the objects before the task first runs.
             return running.act(self, Raw(self.signature.encode(args, kwargs)), self.compensation)
+        if self.how.external:
+            raise UsageError(f"{self.name} is run by external workers only: call it in a workflow")
         if self.is_async:
             plain: Call[R] = self.fn(*args, **kwargs)
             return plain
@@ -173,6 +178,16 @@ def _check_for_process(fn: Callable[..., Any], is_async: bool) -> None:
         )
 
 
+def _check_for_external(fn: Callable[..., Any], how: Options) -> None:
+    if not how.queue:
+        raise UsageError(f"{fn.__qualname__} is external: give it a queue=, at which its workers ask for it")
+    ours = [name for name in ("transactional", "process", "breaker", "concurrency") if getattr(how, name)]
+    if ours:
+        raise UsageError(
+            f"{fn.__qualname__} is external: {' and '.join(ours)} are for functions that run here, leave them out"
+        )
+
+
 def _micros(duration: Duration | None) -> int | None:
     return None if duration is None else micros(duration)
 
@@ -212,6 +227,7 @@ class ActionDecorator:
         queue: str = ...,
         transactional: bool = ...,
         process: bool = ...,
+        external: bool = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -233,6 +249,7 @@ class ActionDecorator:
         queue: str = "",
         transactional: bool = False,
         process: bool = False,
+        external: bool = False,
     ) -> Any:
         """Make an action of a function.
 
@@ -244,6 +261,7 @@ class ActionDecorator:
         without one it runs where its workflow does, while there is room. `transactional`: what it writes over
         `action.connection` and its result are one commit, exactly once (PostgreSQL).
         With `process` a plain function runs in a process of its own, where a long computation disturbs nobody.
+        An `external` one is a declaration whose body never runs: workers in any language ask for it over HTTP.
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
@@ -263,6 +281,7 @@ class ActionDecorator:
             queue,
             transactional,
             process,
+            external,
         )
 
         if transactional and at_most_once:

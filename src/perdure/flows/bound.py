@@ -38,6 +38,7 @@ class Bound(Struct, frozen=True, omit_defaults=True):
     parameters: tuple[str, ...] = ()
     needs: bool = False  # at least one argument
     undo: Bound | None = None
+    external: bool = False
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
@@ -62,6 +63,7 @@ def bind(action: Action[..., Any]) -> Bound:
         tuple(one.name for one in named),
         any(one.default is one.empty for one in named),
         None if undo is None else bind(undo),
+        action.how.external,
     )
 
 
@@ -160,7 +162,7 @@ class Absent(Action[..., Any]):
         self.version = bound.version
         self.description = ""
         self.is_async = True
-        self.how = Options(queue=bound.queue)
+        self.how = Options(queue=bound.queue, external=bound.external)
         self.compensation = None if bound.undo is None else Absent(bound.undo)
         self.call_key = self.caller = ""
 

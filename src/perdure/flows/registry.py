@@ -69,7 +69,23 @@ class Registry:
 
         name, _, version = definition.removeprefix(ACTION).rpartition("@")
         known = [action for action in self._actions.get(name, ()) if str(action.version) == version]
-        return Apart(known[0]) if len(known) == 1 else None
+        return Apart(known[0]) if len(known) == 1 and not known[0].how.external else None
+
+    def external(self, queue: str) -> dict[str, Action[..., Any]]:
+        """What workers in other languages may be given at this queue, by definition."""
+        known = (one for one in self.actions() if one.how.external and one.how.queue == queue)
+        return {f"{ACTION}{one.name}@{one.version}": one for one in known}
+
+    def external_of(self, definition: str) -> Action[..., Any]:
+        """The declaration of an external action."""
+        known = (one for one in self.actions() if one.how.external)
+        for one in known:
+            if f"{ACTION}{one.name}@{one.version}" == definition:
+                return one
+        raise NotRegistered(
+            f"this process has no external action {definition.removeprefix(ACTION)}: let it load the module that"
+            " declares it"
+        )
 
     def findable(self, action: Action[..., Any]) -> bool:
         """Whether its name is enough to find it: only then may another process run it."""
@@ -94,7 +110,7 @@ class Registry:
 
     def served(self) -> list[str]:
         """All that a worker with this registry can run: workflows, actions that run apart, whatever was published."""
-        actions = [f"{ACTION}{one.name}@{one.version}" for known in self._actions.values() for one in known]
+        actions = [f"{ACTION}{one.name}@{one.version}" for one in self.actions() if not one.how.external]
         return [*self.definitions(), *dict.fromkeys(actions), PUBLISHED]
 
     def workflows(self) -> Iterator[Workflow[..., Any]]:

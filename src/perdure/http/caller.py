@@ -16,9 +16,9 @@ from perdure.core.records import TENANT
 from perdure.errors import NotAllowed
 
 #: read: look; send: events; start: executions; control: pause, cancel, retry and the like; define: publish and
-#: deprecate; admin: API keys, purge.
-Scope: TypeAlias = Literal["read", "send", "start", "control", "define", "admin"]
-_ALL: frozenset[Scope] = frozenset({"read", "send", "start", "control", "define", "admin"})
+#: deprecate; admin: API keys, purge; work: ask for external tasks and answer for them.
+Scope: TypeAlias = Literal["read", "send", "start", "control", "define", "admin", "work"]
+_ALL: frozenset[Scope] = frozenset({"read", "send", "start", "control", "define", "admin", "work"})
 #: What the roles of the API may do.
 ROLES: Mapping[str, frozenset[Scope]] = {
     "viewer": frozenset({"read"}),
@@ -26,6 +26,7 @@ ROLES: Mapping[str, frozenset[Scope]] = {
     "operator": frozenset({"read", "send", "start", "control"}),
     "author": frozenset({"read", "define"}),
     "admin": _ALL,
+    "worker": frozenset({"work"}),
 }
 _TENANT = re.compile(TENANT)
 #: The longest name of a user or a role.

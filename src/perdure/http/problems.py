@@ -54,6 +54,7 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.DefinitionNotFound, 404),
     (errors.NotRegistered, 404),
     (errors.KeyNotFound, 404),
+    (errors.TaskNotFound, 404),
     (errors.ExecutionError, 409),
     (errors.DefinitionConflict, 409),
     (errors.LimitReached, 413),

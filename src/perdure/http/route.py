@@ -63,6 +63,7 @@ class Call(Generic[Q, B]):
         body: B,
         headers: Mapping[str, str],
         leaving: Leaving,
+        listens: Callable[[], Awaitable[bool]],
     ) -> None:
         self.app = app
         self.caller = caller
@@ -71,6 +72,7 @@ class Call(Generic[Q, B]):
         self.body = body
         self.headers = headers
         self.leaving = leaving
+        self.listens = listens  # whether the caller is still there
 
     @property
     def tenant(self) -> str:

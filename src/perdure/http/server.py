@@ -59,12 +59,17 @@ def _endpoint(
                 caller.require(route.scope)
             query = _query(route, request)
             body = await _body(request, decode, limit)
-            call = Call(app, caller, request.path_params, query, body, request.headers, leaving)
+            told = request.path_params, query, body, request.headers
+            call = Call(app, caller, *told, leaving, lambda: _listens(request))
             return _response(await route.handler(call))
         except Exception as error:
             return _problem(error, request)
 
     return endpoint
+
+
+async def _listens(request: Request) -> bool:
+    return not await request.is_disconnected()
 
 
 def _query(route: Route, request: Request) -> Any:

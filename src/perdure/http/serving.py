@@ -48,6 +48,7 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
         yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
     finally:
         served.state.leaving.say()
+        app.external.close()  # who waits for tasks is answered, and can ask elsewhere
         server.should_exit = True
         await serving
         bound.close()

@@ -32,6 +32,7 @@ from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
+from perdure.runtime.external import ExternalTasks
 from perdure.runtime.finding import Page
 from perdure.runtime.listening import Listener
 from perdure.runtime.locks import Lock, News, StoreLocks
@@ -83,6 +84,8 @@ class Perdure:
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
         self.definitions = Definitions(self)
+        #: Actions that workers in other languages run.
+        self.external = ExternalTasks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
@@ -114,6 +117,7 @@ class Perdure:
     async def close(self) -> None:
         if self._opened is None:
             return
+        self.external.close()
         await self._listener.hang_up()
         self._ends.close()
         await self.states.close()
@@ -455,6 +459,12 @@ class Perdure:
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
         self._ends.leave(key, future)
+
+    def hear(self, key: str, tell: Callable[[End | None], None]) -> None:
+        """Tell of all news of this name, for as long as the application is open."""
+        if self.worker is None:
+            self._listener.listen()
+        self._ends.watch(key, tell)
 
     def _hears(self) -> bool:
         return self.worker is not None or self._listener.listens

@@ -23,12 +23,12 @@ from perdure.core.breaker import Breaker
 from perdure.core.codec import encode
 from perdure.core.commands import Asked
 from perdure.core.durations import show
-from perdure.core.failures import Kind, describe, kind_of
+from perdure.core.failures import describe
 from perdure.core.records import id_of, tenant_of
-from perdure.core.retry import left_alone
 from perdure.errors import CircuitOpen, InvalidValue, LimitReached
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
+from perdure.runtime import verdict
 from perdure.runtime.circuits import Circuits
 from perdure.runtime.processes import Processes
 from perdure.runtime.settings import Settings
@@ -233,7 +233,8 @@ class Running:
             if (event or self._joint) is None or isinstance(failure, InvalidValue | LimitReached):
                 circuit.abandoned(ticket, now)
             else:
-                self._shared.circuits.ended(self.action, ticket, None if failure is None else self._kind(failure), now)
+                kind = None if failure is None else verdict.kind_here(self.asked, failure)
+                self._shared.circuits.ended(self.action, ticket, kind, now)
         return event
 
     async def _outcome(self) -> tuple[ev.Event | None, BaseException | None]:
@@ -255,8 +256,8 @@ class Running:
         asked, how = self.asked, self.action.how
         # Nearly all of them have no limits, and every layer of coroutines costs.
         limited = how.timeout is not None or how.deadline is not None or how.heartbeat is not None
-        result = self._storable(await (self._limited(began) if limited else self._call()))
-        return ev.ActionSettled(asked.ref, self.action.name, asked.args, result, None, asked.attempts + 1, began)
+        result = await (self._limited(began) if limited else self._call())
+        return verdict.succeeded(asked, verdict.storable(self.action, result, self._shared.payload_bytes), began)
 
     async def _within(self, connection: Any, began: int) -> ev.Event:
         """The action uses the connection for as long as it runs; its result is written over the same one."""
@@ -268,7 +269,7 @@ class Running:
             self.connection = None
 
     async def _limited(self, began: int) -> Any:
-        limit = self._limit(began)
+        limit = verdict.limit(self.asked, began)
         if limit is None:
             return await self._beating()
         scope = asyncio.timeout(limit / 1e6)
@@ -303,41 +304,8 @@ class Running:
         call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)
         return await self._loop.run_in_executor(self._shared.executor, call)
 
-    def _limit(self, now: int) -> int | None:
-        """What is left for this attempt, by its own timeout and by the deadline of all."""
-        how = self.action.how
-        if how.deadline is None:
-            return how.timeout
-        left = max(self.asked.at + how.deadline - now, 0)
-        return left if how.timeout is None else min(how.timeout, left)
-
-    def _storable(self, result: Any) -> Raw:
-        returns = self.action.signature.returns
-        data = returns.encode(result)
-        if len(data) > self._shared.payload_bytes:
-            raise LimitReached(
-                f"{self.action.name} returned {len(data):,} bytes, more than {self._shared.payload_bytes:,}: return a"
-                " reference to the data, or raise payload_bytes"
-            )
-        try:
-            returns.decode(data)
-        except InvalidValue as error:
-            raise InvalidValue(f"{self.action.name} returned something else than it declares: {error}") from error
-        return Raw(data)
-
-    def _kind(self, error: BaseException) -> Kind:
-        return kind_of(error, self.action.how.errors, self.action.how.retry.fatal)
-
     def _failed(self, error: BaseException, began: int) -> ev.Event:
-        asked, how, now = self.asked, self.action.how, self._shared.now()
-        number, kind = asked.attempts + 1, self._kind(error)
-        failure = describe(error, number, kind)
-        least = left_alone(error) if kind == "external" else 0
-        again = how.retry.again(number, kind, now - asked.at, self.key, asked.free, least)
-        if again is None or how.at_most_once or self._past_deadline(now + again.delay):
-            return ev.ActionSettled(asked.ref, self.action.name, asked.args, ev.NULL, failure, number, began)
-        due = now + again.delay
-        return ev.ActionAttempted(asked.ref, self.action.name, asked.args, number, failure, due, began, again.free)
+        return verdict.failed(self.asked, error, self.key, began, self._shared.now())
 
     def _refused(self, breaker: Breaker, until: int, now: int) -> ev.Event:
         """The circuit is open. Attempts are not used up, but limits of time stand."""
@@ -347,14 +315,10 @@ class Running:
         delay = breaker.delay(until, now, asked.put_off, self.key)
         # The start of an at_most_once action is in the log already, so it cannot wait for another.
         at_once = breaker.fail_fast or self.action.how.at_most_once
-        late = self.action.how.retry.too_late(now + delay - asked.at) or self._past_deadline(now + delay)
+        late = self.action.how.retry.too_late(now + delay - asked.at) or verdict.past_deadline(asked, now + delay)
         if at_once or late:
             return ev.ActionSettled(asked.ref, name, asked.args, ev.NULL, failure, asked.attempts, now)
         times = asked.put_off + 1
         return ev.ActionAttempted(
             asked.ref, name, asked.args, asked.attempts, failure, now + delay, now, asked.free, times
         )
-
-    def _past_deadline(self, time: int) -> bool:
-        deadline = self.action.how.deadline
-        return deadline is not None and time >= self.asked.at + deadline

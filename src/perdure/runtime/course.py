@@ -11,8 +11,10 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Protocol
 
-from perdure.core import events as ev, letters as mail
-from perdure.core.records import Held, Row
+import msgspec
+
+from perdure.core import events as ev, letters as mail, summary
+from perdure.core.records import End, Held, Park, Row, Status
 from perdure.core.replay import Replay
 from perdure.errors import (
     DefinitionConflict,
@@ -30,6 +32,7 @@ from perdure.runtime.metrics import Metrics
 from perdure.runtime.notes import NOTED_TYPES, Notes
 from perdure.runtime.settings import Settings
 
+_encode = msgspec.json.encode
 CAUSES: dict[type[PerdureError], str] = {
     Nondeterminism: "nondeterminism",
     NeverWakes: "never-wakes",
@@ -48,9 +51,10 @@ _STUCK, _REDRIVEN, _RESTARTED = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven], e
 class Ground(Protocol):
     """What a course needs of its worker."""
 
-    settings: Settings
-    metrics: Metrics
-
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def metrics(self) -> Metrics: ...
     def use(self, workflow: Workflow[..., Any]) -> None: ...
 
 
@@ -236,6 +240,32 @@ class Course:
         if cancel is not None and cancel.deadline and cancel.deadline <= now and not self.ending:
             replay.outcome = ev.Cancelled(cancel.reason, forced=True, since=replay.kept)
             replay.evict()
+
+    # What becomes of the hold.
+
+    def park(self, replay: Replay, status: Status, due: int | None) -> Park:
+        return Park(status, due, self.notes.published, _encode(summary.waits(replay)), replay.base)
+
+    def park_stuck(self, now: int) -> Park:
+        """Without a replay: it waits for a person, or is to be loaded afresh."""
+        if self.stuck is None:
+            return Park("open", now)
+        assert self.stuck_row is not None
+        waits = {"stuck": self.stuck, "version": self.stuck_row.version, "since": self.stuck_row.at}
+        return Park("stuck", None, self.notes.published, _encode(waits))
+
+    def end(self, replay: Replay) -> End:
+        status, result, _ = summary.ended(replay.outcome)
+        self.kin.recall_all()
+        self.kin.tell_parent(replay, self.workflow)
+        return End(status, result, self.notes.published, replay.base)
+
+    def rows_with(self, settle: Park | End | None, now: int) -> list[Row]:
+        """What to write; the outcome is made at the last moment, for mail may still come before it."""
+        rows = self.draft.rows
+        if isinstance(settle, End) and self.replay is not None and self.replay.outcome is not None:
+            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
+        return rows
 
     # When it cannot go on.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 from perdure.core.records import SHORT, End, Hint
@@ -47,6 +48,14 @@ class Ends:
         self._line: deque[tuple[float, News]] = deque()  # who is told to look next
         self._alarm: asyncio.TimerHandle | None = None
         self._expected: OrderedDict[str, End | _Pending | None] = OrderedDict()
+        self._watches: dict[str, Callable[[End | None], None]] = {}
+
+    def watch(self, key: str, tell: Callable[[End | None], None]) -> None:
+        """Somebody wants to hear of this name as often as there is news."""
+        self._watches[key] = tell
+
+    def unwatch(self, key: str) -> None:
+        self._watches.pop(key, None)
 
     def expect(self, key: str) -> None:
         """This execution is about to be started here."""
@@ -85,6 +94,8 @@ class Ends:
 
     def came(self, key: str, end: End | None = None) -> None:
         """An execution has ended."""
+        if (tell := self._watches.get(key)) is not None:
+            tell(end)
         if key in self._expected:
             self._expected[key] = end if end is not None and len(end.result or b"") <= SHORT else None
         for future in self._futures.get(key, ()):
@@ -97,6 +108,7 @@ class Ends:
             self._alarm = None
         self._line.clear()
         self._expected.clear()
+        self._watches.clear()
 
     def _time_to_look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.commands import Asked
-from perdure.core.records import ACTION, Held, Mail, id_of, key_of, tenant_of
+from perdure.core.records import ACTION, Held, Hint, Mail, id_of, is_external, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.flows.apart import Apart, args_of, order
 from perdure.flows.workflow import Workflow
@@ -40,6 +40,11 @@ class Kin:
         ref = key.removeprefix(f"{self._key}.")
         child = replay.children.get(int(ref)) if replay is not None and ref.isdecimal() else None
         return child.spec.queue if child is not None else self._draft.sent.get(key, self._queue)
+
+    def hints(self, letters: Iterable[Mail], replay: Replay | None) -> list[Hint]:
+        """For whoever serves those to whom the letters go; who does an external task asks for its mail himself."""
+        queues = ((letter.key, self.queue_of(letter.key, replay)) for letter in letters)
+        return [Hint(key, queue) for key, queue in queues if not is_external(queue)]
 
     # The parent.
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from perdure.core import events as ev
 from perdure.core.loop import turns
-from perdure.core.records import ACTION, Commit, End, Hint, Outcome, Start
+from perdure.core.records import ACTION, Commit, End, Hint, Outcome, Start, is_external
 from perdure.ports import Stream
 from perdure.runtime.clock import Clock
 from perdure.runtime.committer import Group
@@ -25,6 +25,7 @@ from perdure.runtime.relay import Relay
 from perdure.runtime.resident import Resident
 from perdure.runtime.rooms import Rooms
 from perdure.runtime.settings import Settings
+from perdure.runtime.watch import news_of_task
 
 log = logging.getLogger("perdure.worker")
 _STUCK = ev.NUMBERS[ev.Stuck]
@@ -88,9 +89,7 @@ class Landing:
                     self._count(commit, now)
                 if outcome == "ok":
                     hints += [_hint(start) for start in commit.children]
-                    hints += [
-                        Hint(letter.key, resident.kin.queue_of(letter.key, resident.replay)) for letter in commit.mail
-                    ]
+                    hints += resident.kin.hints(commit.mail, resident.replay)
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)
@@ -180,5 +179,7 @@ class Landing:
 
 
 def _hint(start: Start) -> Hint:
-    """An action that runs apart does so because there is no room for it here."""
+    """An action that runs apart does so because there is no room for it here, or because its code is not Python's."""
+    if is_external(start.queue):
+        return news_of_task(start)
     return Hint(start.key, start.queue, away=start.workflow.startswith(ACTION))

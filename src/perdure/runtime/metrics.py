@@ -177,6 +177,12 @@ class Metrics:
             "perdure_takeovers_total", "executions taken over from a worker that died or lost them"
         )
         self.ended = Counter("perdure_executions_ended_total", "executions that ended here", "status", sorted(ENDED))
+        self.late = Counter(
+            "perdure_external_late_total",
+            "what external workers said about tasks that were no longer theirs; it was dropped",
+            "said",
+            ("heartbeat", "complete", "fail"),
+        )
         self.stalls = Counter("perdure_loop_stalls_total", "times that the event loop did not run for too long")
 
     def all(self) -> list[Metric]:

@@ -14,21 +14,19 @@ import asyncio
 from collections import deque
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import Raw
 
-from perdure.core import events as ev, summary
+from perdure.core import events as ev
 from perdure.core.commands import Asked
 from perdure.core.loop import turns
-from perdure.core.records import Commit, End, Held, Park, Status, tenant_of
+from perdure.core.records import Commit, End, Held, Park, Status, external_queue, tenant_of
 from perdure.core.replay import Replay
 from perdure.flows.workflow import Workflow
+from perdure.runtime import verdict
 from perdure.runtime.attempt import Attempts, Running
 from perdure.runtime.course import Course, Ground
 from perdure.runtime.folding import Mailbox
 from perdure.runtime.published import Ref
-
-_encode = msgspec.json.encode
 
 
 class House(Ground, Protocol):
@@ -180,9 +178,7 @@ class Resident(Course):
             self._note_progress(now)
         draft = self.draft
         draft.settle = settle = self._decide(now)
-        rows = draft.rows
-        if isinstance(settle, End) and self.replay is not None and self.replay.outcome is not None:
-            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
+        rows = self.rows_with(settle, now)
         if not rows and settle is None and not draft.done:
             return None
         return draft.commit(self.key, self.token, rows)
@@ -250,6 +246,9 @@ class Resident(Course):
             if ref in self._crowded:
                 self._send_apart(asked, how.queue or self.queue, now)
                 continue
+            if how.external:
+                self._send_apart(asked, external_queue(tenant_of(self.key), how.queue), now)
+                continue
             elsewhere = how.queue and how.queue not in self.house.settings.queue_names
             if elsewhere or asked.spec.absent:
                 self._send_apart(asked, how.queue or self.queue, now)
@@ -260,7 +259,7 @@ class Resident(Course):
                 self._announced.add(ref)
                 self.append(ev.ActionStarted(ref, asked.spec.name, asked.args), now)
             elif ref not in self._announced:
-                self.append(_unknown(asked), now)
+                self.append(verdict.unknown(asked), now)
         self._crowded.clear()
 
     def _send_apart(self, asked: Asked, queue: str, now: int) -> None:
@@ -284,13 +283,9 @@ class Resident(Course):
         if replay is None:
             if self.running:
                 return None  # their results belong into the log all the same
-            if self.stuck is None:
-                return Park("open", now)
-            assert self.stuck_row is not None
-            waits = {"stuck": self.stuck, "version": self.stuck_row.version, "since": self.stuck_row.at}
-            return Park("stuck", None, self.notes.published, _encode(waits))
+            return self.park_stuck(now)
         if replay.outcome is not None:
-            return self._end(replay)
+            return self.end(replay)
         status: Status = "open" if replay.paused is None else "paused"
         due = replay.next_due(now) if replay.paused is None else replay.paused.until or None
         busy = bool(self.running) or self._has_ready(replay, now)
@@ -307,7 +302,7 @@ class Resident(Course):
             due = now  # for the next worker
         for timer in replay.unlogged_timers():
             self.write(timer, now)
-        return Park(status, due, self.notes.published, _encode(summary.waits(replay)), replay.base)
+        return self.park(replay, status, due)
 
     def _alarm_at(self, due: int, now: int) -> None:
         if not now < self.alarm <= due:
@@ -322,18 +317,3 @@ class Resident(Course):
             if (asked := replay.actions.get(ref)) is not None and asked.due <= now and not asked.apart:
                 return True
         return any(due <= now for due in self.later.values())
-
-    def _end(self, replay: Replay) -> End:
-        status, result, _ = summary.ended(replay.outcome)
-        self.kin.recall_all()
-        self.kin.tell_parent(replay, self.workflow)
-        return End(status, result, self.notes.published, replay.base)
-
-
-def _unknown(asked: Asked) -> ev.Event:
-    error = ev.Error(
-        "Unknown",
-        f"{asked.spec.name} was started and may have taken effect, but its worker died before it could say so;"
-        " at_most_once forbids a second try",
-    )
-    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, error, 1)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perdure.core.records import Hint, Mail, Sent, Start, Started
+from perdure.core.records import Hint, Mail, Sent, Start, Started, is_external
 from perdure.errors import UsageError
 from perdure.ports import Joining, Store, Stream
 from perdure.runtime.batch import Batch
+from perdure.runtime.watch import news_of_task
 
 
 class Writes:
@@ -40,7 +41,9 @@ class Writes:
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self._store.start(starts, self._grace())
         fresh = [
-            Hint(start.key, start.queue) for start, answer in zip(starts, answers, strict=True) if answer == "created"
+            news_of_task(start) if is_external(start.queue) else Hint(start.key, start.queue)
+            for start, answer in zip(starts, answers, strict=True)
+            if answer == "created"
         ]
         await self._stream.publish(fresh)
         return answers
@@ -51,7 +54,7 @@ class Writes:
             [
                 Hint(letter.key, sent.queue, sent.holder)
                 for letter, sent in zip(letters, answers, strict=True)
-                if sent.answer == "accepted"
+                if sent.answer == "accepted" and not is_external(sent.queue)
             ]
         )
         return answers

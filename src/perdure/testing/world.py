@@ -281,7 +281,8 @@ class World:
         """All that are known: a test should not wait for a queue that it forgot to serve."""
         if "queues" in self._options:
             return self.settings.queue_names
-        named = (*(workflow.queue for workflow in registry.workflows()), *(one.how.queue for one in registry.actions()))
+        actions = (one.how.queue for one in registry.actions() if not one.how.external)
+        named = (*(workflow.queue for workflow in registry.workflows()), *actions)
         return list(dict.fromkeys(["default", *filter(None, named)]))
 
     def end(self, key: str) -> asyncio.Future[End | None]:
