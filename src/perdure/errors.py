@@ -12,6 +12,9 @@
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   ├── KeyNotFound           the tenant has no API key of that id
     │   ├── RequestRefused        the HTTP API does not take the request as it is
+    │   ├── HookNotFound          the tenant has no webhook of that name
+    │   ├── SecretMissing         a reference to a secret that leads nowhere, or that the tenant may not name
+    │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
     │   ├── ExecutionNotFound
@@ -118,6 +121,18 @@ class RequestRefused(UsageError):
         super().__init__(message)
         self.status = status
         self.type = type
+
+
+class HookNotFound(UsageError):
+    """The tenant has no webhook of this name."""
+
+
+class SecretMissing(UsageError):
+    """A reference to a secret that leads nowhere, or that this tenant may not name. Never has the secret in it."""
+
+
+class OutboundRefused(UsageError):
+    """An address that must not be called, or a request that must not be sent; nothing was sent."""
 
 
 class SettingsError(UsageError):
