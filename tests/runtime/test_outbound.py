@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gzip
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -307,8 +307,8 @@ def test_a_host_that_nobody_knows_or_that_listens_to_nobody_is_worth_another_try
 def certificate(path: Path, name: str) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    day = datetime.timedelta(days=1)
-    now = datetime.datetime.now(datetime.UTC)
+    day = timedelta(days=1)
+    now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(who)

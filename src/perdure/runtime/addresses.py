@@ -51,7 +51,10 @@ class Target(Struct, frozen=True):
 
 
 def target_of(url: str, hosts: Sequence[str], private: bool) -> Target:
-    """A URL, taken apart; or OutboundRefused. `hosts` are those that may be called, all of them if there is none."""
+    """A URL, taken apart; or OutboundRefused. An address instead of a name is looked at here already.
+
+    `hosts` are those that may be called, all of them if there is none.
+    """
     if len(url) > _LONGEST or not _PLAIN.fullmatch(url) or "\\" in url:
         raise OutboundRefused(f"{url[:80]!r} is not a URL: write at most {_LONGEST:,} plain characters, without spaces")
     try:
@@ -69,23 +72,29 @@ def target_of(url: str, hosts: Sequence[str], private: bool) -> Target:
         raise OutboundRefused(f"{host[:80]!r} is neither the name of a host nor an address in its usual form")
     if hosts and not any(_fits(host, one) for one in hosts):
         raise OutboundRefused(f"{host[:80]!r} is not among outbound_hosts")
+    if _literal(host) is not None:
+        _refuse_inner(host, host, private)
     query = f"?{parts.query}" if parts.query else ""
     return Target(parts.scheme == "https", host, port or _PORTS[parts.scheme], (parts.path or "/") + query)
 
 
 async def addresses_of(target: Target, private: bool, resolve: Resolve) -> list[str]:
     """Where to connect, in order; OutboundRefused if any of them must not be called."""
-    literal = _literal(target.host)
-    found = [target.host] if literal is not None else list(await resolve(target.host, target.port))
+    if _literal(target.host) is not None:
+        return [target.host]
+    found = list(await resolve(target.host, target.port))
     if not found:
         raise External(f"{target.host} has no address")
     for one in found:
-        if not allowed(one, private):
-            raise OutboundRefused(
-                f"{target.host} leads to {one}, which is not a public address: call another host, or allow"
-                " outbound_private"
-            )
+        _refuse_inner(target.host, one, private)
     return found
+
+
+def _refuse_inner(host: str, address: str, private: bool) -> None:
+    if not allowed(address, private):
+        raise OutboundRefused(
+            f"{host} leads to {address}, which is not a public address: call another host, or allow outbound_private"
+        )
 
 
 def allowed(address: str, private: bool) -> bool:

@@ -34,10 +34,11 @@ Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,8000}")
 #: Those that say where a request begins, ends and goes, and how long a connection lives.
-_OURS = frozenset(
-    "host content-length transfer-encoding connection keep-alive te trailer upgrade expect accept-encoding"
-    " proxy-authorization proxy-authenticate proxy-connection".split()
-)
+_OURS = {
+    *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect"),
+    *("accept-encoding", "proxy-authorization", "proxy-authenticate", "proxy-connection"),
+    *signing.HEADERS,
+}
 
 
 class Reply(Struct, frozen=True):
@@ -152,7 +153,8 @@ class Outbound:
 
     async def _reply(self, http: h11.Connection, reader: asyncio.StreamReader, host: str) -> Reply:
         h11 = _h11()
-        status, headers, body = 0, (), bytearray()
+        status, body = 0, bytearray()
+        headers: tuple[tuple[str, str], ...] = ()
         while True:
             event = http.next_event()
             if event is h11.NEED_DATA:
@@ -173,8 +175,10 @@ class Outbound:
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise OutboundRefused(f"the header {name[:80]!r} cannot be sent: it has characters that headers cannot have")
-        if name.lower() in _OURS | signing.HEADERS:
+            raise OutboundRefused(
+                f"the header {name[:80]!r} cannot be sent: it has characters that headers cannot have"
+            )
+        if name.lower() in _OURS:
             raise OutboundRefused(f"the header {name!r} cannot be set: it is the engine's own")
     return dict(headers)
 

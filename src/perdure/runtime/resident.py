@@ -185,7 +185,10 @@ class Resident(Course):
             rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
         if not rows and settle is None and not draft.done:
             return None
-        return draft.commit(self.key, self.token, rows)
+        commit = draft.commit(self.key, self.token, rows)
+        if self.notes.callback is not None and isinstance(settle, End):
+            commit.children = [*commit.children, *self.kin.callback(self.workflow.name, settle, max(self.at, now))]
+        return commit
 
     @property
     def parked(self) -> Park | None:
