@@ -7,6 +7,7 @@ the last step, the call itself, is replaced. How calls are made is tested beside
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -152,7 +153,7 @@ async def test_every_try_has_the_same_id_and_a_new_time(world: World, post: Post
     await post.until(4)
     times = [time for time, _, _ in post.calls]
     assert len(set(post.ids)) == 1 and len({headers["webhook-timestamp"] for _, headers, _ in post.calls}) == 4
-    assert [round(after - before) for before, after in zip(times, times[1:])] == [1, 3, 9]
+    assert [round(after - before) for before, after in itertools.pairwise(times)] == [1, 3, 9]
 
 
 async def test_it_is_given_up_after_a_day_and_its_log_says_why(world: World, post: Post) -> None:

@@ -15,7 +15,8 @@ from typer import Argument, Option
 from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, pairs, styled, table
 from perdure.http.caller import ROLES
-from perdure.http.keys import FRESH, ApiKey, KeyChange, Keys, NewKey
+from perdure.http.keys import ApiKey, Keys, NewKey
+from perdure.runtime.registers import FRESH, Change
 
 PANEL = "Access"
 group = typer.Typer(
@@ -173,7 +174,7 @@ def _facts(key: ApiKey) -> Any:
     return pairs(facts + [(name, f"{at:%Y-%m-%d %H:%M:%S} UTC") for name, at in times.items() if at is not None])
 
 
-def _history(changes: list[KeyChange]) -> Any:
+def _history(changes: list[Change]) -> Any:
     rows = table("time (UTC)", "what", "by")
     for one in changes:
         add_row(rows, styled((f"{one.at:%Y-%m-%d %H:%M:%S}", "dim")), styled((one.what, "bold")), styled(one.by))

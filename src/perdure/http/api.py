@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, following, system
+from perdure.http import definitions, events, executions, following, hooks, system
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -37,6 +37,7 @@ ALL = [
     *events.routes.all,
     *definitions.routes.all,
     *system.routes.all,
+    *hooks.routes.all,
     *routes.all,
 ]
 

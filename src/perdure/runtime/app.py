@@ -34,6 +34,7 @@ from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
 from perdure.runtime.finding import Page
+from perdure.runtime.hooks import Hooks
 from perdure.runtime.listening import Listener
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.mending import redrive_mended
@@ -89,6 +90,8 @@ class Perdure:
         #: How addresses that others name are called, and how secrets that they refer to are found.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
         self.references: Resolves = References(self.settings.secret_files, self.tenant)
+        #: Webhooks: calls from outside whose credential is a signature.
+        self.hooks = Hooks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)

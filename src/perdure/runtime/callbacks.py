@@ -81,9 +81,10 @@ async def _post(house: House, url: str, secret: str, id: str, event: CloudEvent)
     reply = await house.outbound.request("POST", url, _HEADERS, body, signature=signature)
     if 200 <= reply.status < 300:
         return reply.status
+    place = url.partition("?")[0]  # what comes behind may be a credential
     if reply.status == 410:
-        raise Permanent(f"{url} wants no more calls: it answered 410")
-    raise External(f"{url} answered {reply.status}", retry_after=_retry_after(reply))
+        raise Permanent(f"{place} wants no more calls: it answered 410")
+    raise External(f"{place} answered {reply.status}", retry_after=_retry_after(reply))
 
 
 def _retry_after(reply: Reply) -> float | None:
