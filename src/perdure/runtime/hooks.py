@@ -25,6 +25,7 @@ from perdure.core.durations import Duration, micros
 from perdure.core.signing import Kind
 from perdure.core.view import moment
 from perdure.errors import ExpressionError, HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
+from perdure.runtime.checks import checked_tenant
 from perdure.runtime.hook_log import HOOK, LEDGER, Does, HookAct, Record, Sending, Starting, key_of_hook
 from perdure.runtime.publishing import Decide, Deed
 from perdure.runtime.registers import Change, Recent, Register
@@ -149,15 +150,29 @@ class Hooks:
 
         Names of headers are looked up in lower case. A call that was taken before is answered as it was then.
         """
-        record = await self._known(tenant, name)
-        app, good = self._app, record is not None and record.active
-        secrets = self._secrets(tenant, record) if record is not None and good else []
-        kind: Kind = record.kind if record is not None else "standard"
-        now, window = app.clock.now() / 1e6, app.settings.webhook_window
-        id = signing.verify(kind, secrets or [_NOBODY], headers, body, now, window)
-        if id is None or record is None or record.does is None or not secrets:
+        does, id = await self._proven(tenant, name, headers, body)
+        return await self._do(tenant, name, does, id, _read(body))
+
+    async def _proven(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[Does, str]:
+        """What is to be done, and the id of the call; looked up anew if it does not fit what is in mind."""
+        key = _key(tenant, name)
+        known = self._recent.get(key)
+        if known is not None and (found := self._verify(tenant, known, headers, body)) is not None:
+            return found
+        read_at = self._recent.clock()
+        record = await self._register.read(key)
+        self._recent.keep(key, read_at, record)
+        if (found := self._verify(tenant, record, headers, body)) is None:
             raise Unauthenticated(_UNKNOWN)
-        return await self._do(tenant, name, record.does, id, _read(body))
+        return found
+
+    def _verify(self, tenant: str, record: Record, headers: Mapping[str, str], body: bytes) -> tuple[Does, str] | None:
+        """A webhook that does not exist has a secret as well, which nothing is signed with: that takes as long."""
+        app = self._app
+        secrets = self._secrets(tenant, record) if record.active else []
+        now, window = app.clock.now() / 1e6, app.settings.webhook_window
+        id = signing.verify(record.kind, secrets or [_NOBODY], headers, body, now, window)
+        return None if id is None or record.does is None or not secrets else (record.does, id)
 
     async def _do(self, tenant: str, name: str, does: Does, id: str, body: Any) -> Receipt:
         """The one place that knows what calls lead to."""
@@ -178,21 +193,6 @@ class Hooks:
                 return Receipt(id, execution)
             case _:
                 assert_never(does)
-
-    async def _known(self, tenant: str, name: str) -> Record | None:
-        """What is known of a webhook; None if it cannot even be a name. What does not exist is looked up as well."""
-        if not _NAME.fullmatch(name):
-            return None
-        try:
-            key = key_of_hook(self._app._tenant(tenant), name)
-        except UsageError:
-            return None
-        record = self._recent.get(key)
-        if record is None:
-            read_at = self._recent.clock()
-            record = await self._register.read(key)
-            self._recent.keep(key, read_at, record)
-        return record
 
     def _secrets(self, tenant: str, record: Record) -> list[str]:
         found: list[str] = []
@@ -236,6 +236,15 @@ class Hooks:
         kept = self._register.all(home, HOOK, {})
         found = [self._told(home, record) async for _, record in kept if record.created]
         return sorted(found, key=lambda one: one.name)
+
+
+def _key(tenant: str, name: str) -> str:
+    try:
+        if _NAME.fullmatch(name):
+            return key_of_hook(checked_tenant(tenant), name)
+    except UsageError:
+        pass
+    raise Unauthenticated(_UNKNOWN)
 
 
 def _check(does: Does) -> None:
