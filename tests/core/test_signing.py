@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 from collections.abc import Mapping
 
@@ -72,16 +73,15 @@ def test_a_time_that_was_moved_into_the_window_is_not_the_one_that_was_signed() 
     assert check("stripe", {"stripe-signature": f"t={NOW},{text}"}) is None
 
 
-@pytest.mark.parametrize(
-    "at", ["", "soon", "1e9", "-5", " 1700000000", "1700000000.0", "１７００００００００", "9" * 400]
-)
-def test_a_time_that_is_none_is_refused_though_it_is_signed(at: str) -> None:
-    headers = sign([SECRET], "msg_1", 0, BODY)
-    right = hmac.digest(b"plain", f"msg_1.{at}.".encode() + BODY, "sha256")
-    import base64
+def test_a_time_that_is_none_is_refused_though_it_is_signed() -> None:
+    def at(text: str) -> str | None:
+        right = base64.b64encode(hmac.digest(b"plain", f"msg_1.{text}.".encode() + BODY, "sha256")).decode()
+        headers = {"webhook-id": "msg_1", "webhook-timestamp": text, "webhook-signature": f"v1,{right}"}
+        return check("standard", headers, BODY, "plain")
 
-    forged = {**headers, "webhook-timestamp": at, "webhook-signature": "v1," + base64.b64encode(right).decode()}
-    assert check("standard", forged, BODY, "plain") is None
+    assert at(str(NOW)) == "msg_1"
+    for text in ("", "soon", "1.7e9", "-5", f" {NOW}", f"+{NOW}", f"{NOW}.0", "１７００００００００", "9" * 400):
+        assert at(text) is None, text
 
 
 def test_an_id_with_a_dot_could_be_read_in_two_ways_and_is_refused() -> None:

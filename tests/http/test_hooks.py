@@ -1,8 +1,9 @@
-"""Webhooks over HTTP: forged, replayed and late calls are refused; rotation loses none; nothing is said to strangers."""
+"""Webhooks over HTTP: forged, replayed and late calls change nothing, rotation loses none, strangers learn nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -191,8 +192,6 @@ def test_a_credential_of_the_api_is_no_signature(tmp_path: Path) -> None:
 def test_other_kinds_of_signatures_are_understood_and_replays_recognised_by_their_body(
     tmp_path: Path, kind: signing.Kind
 ) -> None:
-    import hmac
-
     async def test(shop: Shop) -> None:
         await shop.hook({"do": "start", "workflow": "hooked", "input": ".order"}, "them", kind)
 

@@ -159,8 +159,8 @@ def _status(hook: Hook) -> tuple[str, str]:
 def _cells(hook: Hook, now: int) -> list[Any]:
     return [
         styled((hook.name, "bold")),
-        hook.kind,
-        hook.secret,
+        styled(hook.kind),
+        styled(hook.secret),
         styled(_told(hook.does)),
         styled(_status(hook)),
         styled((ago(round(hook.created_at.timestamp() * 1e6), now), "dim")),
