@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from perdure import Callback, Perdure, workflow
 from tests.cli.conftest import Shop
+
+
+@workflow(name="hooks-quick")
+async def quick() -> str:
+    return "done"
+
 
 BUILD = ("hooks", "create", "github", "--kind", "github", "--secret", "env:GITHUB", "--start", "build", "--id", ".id")
 
@@ -48,3 +57,15 @@ def test_rotate_and_revoke_are_in_the_history(shop: Shop) -> None:
 def test_a_webhook_that_is_not_there_is_said_to_be_missing(shop: Shop) -> None:
     shop.out(*BUILD)
     assert "has no webhook 'gitlab'" in shop.error("hooks", "show", "gitlab")
+
+
+def test_the_execution_that_tells_of_an_end_can_be_looked_at(shop: Shop) -> None:
+    """Its id has a slash, which no id has that people choose."""
+
+    async def main() -> None:
+        async with Perdure(shop.store, outbound_private=True) as app, app.working():
+            wish = Callback("http://127.0.0.1:1/nobody", "env:SHOP")
+            await (await app.start(quick, id="o-1", callback=wish)).result()
+
+    asyncio.run(main())
+    assert "action:perdure.callback" in shop.out("show", "o-1/callback")

@@ -37,8 +37,8 @@ ALL = [
     *events.routes.all,
     *definitions.routes.all,
     *system.routes.all,
-    *hooks.routes.all,
     *routes.all,
+    *hooks.routes.all,
 ]
 
 

@@ -156,7 +156,7 @@ class Outbound:
         status, body = 0, bytearray()
         headers: tuple[tuple[str, str], ...] = ()
         while True:
-            event = http.next_event()
+            event: Any = http.next_event()
             if event is h11.NEED_DATA:
                 http.receive_data(await reader.read(65_536))
             elif isinstance(event, h11.Response):
