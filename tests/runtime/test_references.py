@@ -50,3 +50,13 @@ def test_variables_of_secrets_are_no_settings(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PERDURE_SECRET_SHOP", "s3cret")
     app = Perdure("memory://")
     assert app.references.resolve("env:SHOP", app.tenant) == "s3cret"
+
+
+def test_a_finder_of_the_application_is_asked_for_the_secret_of_the_tenant() -> None:
+    found = References("", "one", {}, lambda tenant, name: f"{name} of {tenant}")
+    assert found.resolve("secret://shop", "two") == "shop of two"
+    for reference in ("secret://", "secret://../shop", "secret:shop"):
+        with pytest.raises(SecretMissing):
+            found.check(reference, "two")
+    with pytest.raises(SecretMissing):
+        References("", "one", {}).check("secret://shop", "one")

@@ -24,7 +24,7 @@ from perdure.core.codec import digest
 from perdure.core.durations import Duration, micros
 from perdure.core.signing import Kind
 from perdure.core.view import moment
-from perdure.errors import ExpressionError, HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
+from perdure.errors import ExpressionError, HookNotFound, InvalidValue, Unauthenticated, UsageError
 from perdure.runtime.checks import checked_tenant
 from perdure.runtime.hook_log import HOOK, LEDGER, Does, HookAct, Record, Sending, Starting, key_of_hook
 from perdure.runtime.publishing import Decide, Deed
@@ -199,7 +199,7 @@ class Hooks:
         for reference in record.secrets(self._app.clock.now()):
             try:
                 found.append(self._app.references.resolve(reference, tenant))
-            except SecretMissing as error:
+            except UsageError as error:
                 log.error("calls of the webhook %s of %s cannot be checked: %s", record.name, tenant, error)
         return found
 
