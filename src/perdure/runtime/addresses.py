@@ -28,7 +28,6 @@ _PLAIN = re.compile(r"[\x21-\x7e]+")
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?")
 #: What some resolvers read as a number, and so as an address.
 _NUMBER = re.compile(r"(0[xX][0-9A-Fa-f]*|[0-9]+)")
-_GLOBAL = ipaddress.ip_network("2000::/3")
 #: Addresses that stand for others: translated by the network (NAT64), or wrapped (6to4, Teredo and the like).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _WRAPPED = (ipaddress.ip_network("2002::/16"), ipaddress.ip_network("2001::/23"))
@@ -158,4 +157,4 @@ def _is_public(address: _Address) -> bool:
         return False
     if isinstance(address, ipaddress.IPv4Address):
         return True
-    return address in _GLOBAL and not any(address in one for one in _WRAPPED)
+    return not any(address in one for one in _WRAPPED)
