@@ -6,6 +6,7 @@ from perdure import Perdure, action, workflow
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.breaker import Breaker
+from perdure.core.callbacks import Callback
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.retry import Retry
 from perdure.errors import (
@@ -46,6 +47,7 @@ from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.callbacks import webhook_sink
 from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
@@ -62,6 +64,7 @@ __all__ = [
     "ActionError",
     "ActionFailed",
     "Breaker",
+    "Callback",
     "ChildFailed",
     "CircuitOpen",
     "Client",
@@ -112,6 +115,7 @@ __all__ = [
     "Workflow",
     "action",
     "event",
+    "webhook_sink",
     "workflow",
 ]
 

@@ -13,6 +13,9 @@
     │   ├── KeyNotFound           the tenant has no API key of that id
     │   ├── RequestRefused        the HTTP API does not take the request as it is
     │   ├── TaskNotFound          the token is not that of an external task of the tenant
+    │   ├── HookNotFound          the tenant has no webhook of that name
+    │   ├── SecretMissing         a reference to a secret that leads nowhere, or that the tenant may not name
+    │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
     │   ├── ExecutionNotFound
@@ -124,6 +127,18 @@ class RequestRefused(UsageError):
 
 class TaskNotFound(UsageError):
     """The token is not that of an external task of this tenant."""
+
+
+class HookNotFound(UsageError):
+    """The tenant has no webhook of this name."""
+
+
+class SecretMissing(UsageError):
+    """A reference to a secret that leads nowhere, or that this tenant may not name. Never has the secret in it."""
+
+
+class OutboundRefused(UsageError):
+    """An address that must not be called, or a request that must not be sent; nothing was sent."""
 
 
 class SettingsError(UsageError):

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from perdure import (
+    Callback,
     Client,
     DefinitionInvalid,
     EventConflict,
@@ -30,7 +31,14 @@ from perdure import (
     workflow,
 )
 from perdure.core.view import Entry
-from perdure.errors import NotRegistered, OutcomeUnknown, RequestRefused, Unauthenticated
+from perdure.errors import (
+    NotRegistered,
+    OutboundRefused,
+    OutcomeUnknown,
+    RequestRefused,
+    SecretMissing,
+    Unauthenticated,
+)
 from perdure.http import serving
 from perdure.http.auth import Authenticator, Open
 
@@ -94,6 +102,20 @@ def test_a_workflow_is_started_by_its_code_and_its_result_is_typed() -> None:
         assert receipt == Receipt("tea", 250)
         assert await again.result() == {"item": "tea", "paid": 250}
         assert (await started.head()).state == {"stage": "waiting"}
+
+    run(main)
+
+
+def test_a_start_may_ask_for_a_callback_which_the_server_checks() -> None:
+    async def main(app: Perdure, client: Client) -> None:
+        wish = Callback("https://shop.example/ended", "env:SHOP", ("failed",))
+        started = await client.start(ordering, Order("tea"), id="o1", callback=wish)
+        first = (await started.log())[0]
+        assert first.data["callback"] == {"url": wish.url, "secret": "env:SHOP", "events": ["failed"]}
+        with pytest.raises(OutboundRefused):
+            await client.start(ordering, Order("tea"), callback=Callback("https://127.0.0.1/", "env:SHOP"))
+        with pytest.raises(SecretMissing):
+            await client.start(ordering, Order("tea"), callback=Callback(wish.url, "hush"))
 
     run(main)
 

@@ -35,6 +35,7 @@ SAYS = {
         "refused",
     ],
     "poller": ["looks", "of them are replayed"],
+    "webhook_start": ["orders msg_1: 202 o-1", "401 Unauthenticated", "o-1 → parcel-tea", "completed, signed"],
 }
 #: What an example is called with: a small number of orders.
 WORDS = {"demo_cluster": ("200",)}

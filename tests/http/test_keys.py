@@ -15,9 +15,10 @@ from perdure import Perdure
 from perdure.core import events as ev
 from perdure.core.records import Head, Query
 from perdure.errors import InvalidValue, KeyNotFound, StoreUnavailable, Unauthenticated, UsageError
-from perdure.http import keys as module
 from perdure.http.key_log import HOME, KEY, fold, key_of_key, record_of
-from perdure.http.keys import FRESH, Keys, NewKey
+from perdure.http.keys import Keys, NewKey
+from perdure.runtime import registers as module
+from perdure.runtime.registers import FRESH
 from perdure.testing import run as virtually
 
 DAY = 24 * 3600
@@ -347,7 +348,7 @@ def test_only_so_many_keys_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> 
             for name in "abc":
                 await keys.caller((await keys.create(name, ["viewer"])).secret)
             await keys.close()
-            assert len(keys._kept) == 2
+            assert len(keys._recent._kept) == 2
 
     asyncio.run(main())
 
@@ -369,7 +370,7 @@ def test_a_store_out_of_reach_is_not_the_fault_of_the_caller(
                 await keys.caller(made.secret)
                 await keys.close()
             assert caplog.text.count(f"the use of the API key {made.key.id} could not be noted") == 1
-            keys._kept.clear()
+            keys._recent._kept.clear()
             monkeypatch.setattr(app.store, "head", broken)
             with pytest.raises(StoreUnavailable):
                 await keys.caller(made.secret)

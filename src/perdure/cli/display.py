@@ -19,6 +19,7 @@ from perdure.core import events as ev
 from perdure.core.durations import show as span
 from perdure.core.records import Head, id_of, tenant_of
 from perdure.core.view import Entry, moment
+from perdure.runtime.registers import Change
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -161,6 +162,14 @@ def pairs(values: Iterable[tuple[str, str | Text]]) -> Table:
             text.no_wrap, text.overflow = True, "ellipsis"
         made.add_row(name, text)
     return made
+
+
+def changes(acts: Iterable[Change]) -> Table:
+    """Who did what to a thing, and when."""
+    rows = table("time (UTC)", "what", "by")
+    for one in acts:
+        add_row(rows, styled((f"{one.at:%Y-%m-%d %H:%M:%S}", "dim")), styled((one.what, "bold")), styled(one.by))
+    return rows
 
 
 def age(micros: int) -> str:

@@ -13,9 +13,10 @@ import typer
 from typer import Argument, Option
 
 from perdure.cli.command import AppOption, Call, command, user
-from perdure.cli.display import add_row, ago, pairs, styled, table
+from perdure.cli.display import add_row, ago, changes, pairs, styled, table
 from perdure.http.caller import ROLES
-from perdure.http.keys import FRESH, ApiKey, KeyChange, Keys, NewKey
+from perdure.http.keys import ApiKey, Keys, NewKey
+from perdure.runtime.registers import FRESH
 
 PANEL = "Access"
 group = typer.Typer(
@@ -85,7 +86,7 @@ async def show(call: Call, id: KeyId, app: AppOption = None) -> None:
             return
         call.show.print(_facts(key))
         call.show.print("")
-        call.show.print(_history(history))
+        call.show.print(changes(history))
 
 
 @command("rotate", group=group)
@@ -171,10 +172,3 @@ def _facts(key: ApiKey) -> Any:
         ("status", styled((key.status, _COLOURS[key.status]))),
     ]
     return pairs(facts + [(name, f"{at:%Y-%m-%d %H:%M:%S} UTC") for name, at in times.items() if at is not None])
-
-
-def _history(changes: list[KeyChange]) -> Any:
-    rows = table("time (UTC)", "what", "by")
-    for one in changes:
-        add_row(rows, styled((f"{one.at:%Y-%m-%d %H:%M:%S}", "dim")), styled((one.what, "bold")), styled(one.by))
-    return rows

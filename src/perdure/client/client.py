@@ -21,6 +21,7 @@ import msgspec
 from perdure.client.definitions import RemoteDefinitions
 from perdure.client.door import Door
 from perdure.client.run import RemoteRun
+from perdure.core.callbacks import Callback
 from perdure.core.records import ShownStatus
 from perdure.flows.workflow import Workflow
 from perdure.http.forms import ExecutionsOut, StartedOut, StartIn
@@ -71,10 +72,17 @@ class Client:
         *args: *Ts,
         id: str | None = None,
         lane: str | None = None,
+        callback: Callback | None = None,
     ) -> RemoteRun[R]: ...
     @overload
     async def start(
-        self, workflow: str, *args: Any, version: int | None = None, id: str | None = None, lane: str | None = None
+        self,
+        workflow: str,
+        *args: Any,
+        version: int | None = None,
+        id: str | None = None,
+        lane: str | None = None,
+        callback: Callback | None = None,
     ) -> RemoteRun[Any]: ...
     async def start(  # type: ignore[misc]  # mypy does not see that *args takes any arguments
         self,
@@ -83,16 +91,18 @@ class Client:
         version: int | None = None,
         id: str | None = None,
         lane: str | None = None,
+        callback: Callback | None = None,
     ) -> RemoteRun[Any]:
         """Start an execution of a workflow of the server, by its name, or by its code where that is at hand.
 
-        Idempotent by id: the same workflow and input give the same run.
+        Idempotent by id: the same workflow and input give the same run. With a `callback` the end is posted to its
+        URL, signed.
         """
         name, returns, given = str(workflow), None, list(args)
         if isinstance(workflow, Workflow):
             name, version, returns = workflow.name, workflow.version, workflow.signature.returns
             given = msgspec.json.decode(workflow.signature.encode(args, {}))
-        body = StartIn(name, args=given, version=version, id=id or self._door.new_id(), lane=lane)
+        body = StartIn(name, args=given, version=version, id=id or self._door.new_id(), lane=lane, callback=callback)
         made = await self._door.post("/v1/executions", body, StartedOut)
         return RemoteRun(self._door, made.id, returns)
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
+from perdure.core.callbacks import Callback
 from perdure.core.records import Row
 from perdure.errors import Undecodable
 
@@ -66,6 +67,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     forked: str = ""  # key and version of the run this one was forked from
     seed: str = ""  # of its random values, where that is not its own key
     hash: str = ""  # of the definition, if it was published
+    callback: Callback | None = None  # whom to tell of its end
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -137,6 +139,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     hash: str = ""  # of the definition, if it was published
     undos: list[Owed] = []
     by: str = ""  # who asked for another version, if somebody did
+    callback: Callback | None = None  # as when it started
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.asking import Asking, Definition
+from perdure.core.callbacks import Callback
 from perdure.core.commands import Asked, Limits, RestartWith, Undo, command_of
 from perdure.core.failures import describe
 from perdure.core.loop import new_loop, turns, where
@@ -50,6 +51,7 @@ class Replay(Asking):
         self.outcome: Outcome | None = None
         self.input = ev.NULL
         self.hash = ""  # of the definition, if it was published
+        self.callback: Callback | None = None
         self.tries = 0  # of the action that settled last
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
@@ -80,7 +82,7 @@ class Replay(Asking):
             case ev.Started():
                 self.began = self.at = at
                 self.seed = event.seed or self.key
-                self.hash = event.hash
+                self.hash, self.callback = event.hash, event.callback
                 self._begin(self.definition.begin, event.input)
             case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
                 if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
@@ -278,7 +280,7 @@ class Replay(Asking):
         self.actions, self.children, self.waiters, self.orphans = {}, {}, [], {}
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
-        self.hash, self.position = event.hash, None
+        self.hash, self.callback, self.position = event.hash, event.callback, None
         self._begin(self.definition.resume, event.input)
 
     def _owed(self, owed: ev.Owed) -> Undo:
@@ -324,6 +326,7 @@ class Replay(Asking):
             hash,
             undos,
             by,
+            self.callback,
         )
 
     def _end(self, outcome: Outcome) -> None:

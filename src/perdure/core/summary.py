@@ -19,13 +19,14 @@ _SHOWN = 20
 
 
 def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | None = None) -> Start:
-    """A new execution. Workflow and input make two starts the same start."""
+    """A new execution. Workflow, input and callback make two starts the same start."""
+    told = () if first.callback is None else (_encode(first.callback),)
     return Start(
         key,
         first.workflow,
         definition_of(first.workflow, first.version, first.hash),
         queue,
-        digest(first.workflow, bytes(first.input)),
+        digest(first.workflow, bytes(first.input), *told),
         (ev.row(first, 1, at),),
         first.parent or None,
         parent_ref,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
+from perdure.core.callbacks import Callback, Ended
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.loop import Loop, get_running
 from perdure.core.replay import Replay
@@ -21,6 +22,7 @@ class Client(Protocol):
     async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]: ...
     async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None: ...
     async def deliver(self, event: CloudEvent) -> None: ...
+    async def call_back(self, callback: Callback, ended: Ended) -> int: ...
 
 
 class Attempt(Protocol):

@@ -6,7 +6,15 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, external, following, system
+from perdure.http import (
+    definitions,
+    events,
+    executions,
+    external,
+    following,
+    hooks,
+    system,
+)
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -39,6 +47,7 @@ ALL = [
     *system.routes.all,
     *routes.all,
     *external.routes.all,
+    *hooks.routes.all,
 ]
 
 

@@ -29,13 +29,20 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     """Start an execution.
 
     202 when it is durable, before anything of it runs. With `wait` 200 and where it stands if it comes to rest in time.
-    The same id with the same input gives the same execution.
+    The same id with the same input gives the same execution. With a `callback` its end is posted there, signed.
     """
     body = call.body
     args = [body.input] if body.args is None else body.args
     id = body.id or from_idempotency_key(call, "start")
     run = await call.app.start_by_name(
-        body.workflow, args, version=body.version, id=id, lane=body.lane, tenant=call.tenant, by=call.caller.user
+        body.workflow,
+        args,
+        version=body.version,
+        id=id,
+        lane=body.lane,
+        tenant=call.tenant,
+        by=call.caller.user,
+        callback=body.callback,
     )
     if await settled(call, run, call.query.wait):
         return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
 from perdure.core.view import Entry, moment
 from perdure.runtime.app import Page
@@ -26,6 +27,7 @@ class StartIn(Struct, frozen=True, forbid_unknown_fields=True):
     version: int | None = None
     id: str | None = None
     lane: str | None = None
+    callback: Callback | None = None
 
 
 class EventIn(Struct, frozen=True, forbid_unknown_fields=True):

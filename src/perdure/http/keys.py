@@ -13,16 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from perdure.core import events as ev
 from perdure.core.durations import Duration, micros
-from perdure.core.records import Query, id_of
+from perdure.core.records import id_of
 from perdure.core.view import moment
 from perdure.errors import InvalidValue, KeyNotFound, PerdureError, Unauthenticated, UsageError
 from perdure.http.caller import ROLES, Caller, caller_of, is_name
@@ -37,20 +35,15 @@ from perdure.http.key_log import (
     new_id,
     new_secret,
     read_key,
-    record_of,
     write_key,
 )
 from perdure.runtime.app import Perdure
-from perdure.runtime.publishing import Decide, Deed, Desk
+from perdure.runtime.publishing import Decide, Deed
+from perdure.runtime.registers import FRESH, Change, Recent, Register
 
 log = logging.getLogger("perdure.http")
-#: For how many seconds a process goes by what it has read of a key.
-FRESH = 10.0
-#: Keys that a process has in mind.
-KEPT = 10_000
 #: A use is noted if none was for so many microseconds: a log that grew with every request would be of no use.
 _DAY = 86_400_000_000
-_PAGE = 500
 _UNKNOWN = "the API key is not valid"
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 
@@ -82,21 +75,14 @@ class NewKey(Struct, frozen=True):
         return f"NewKey({self.key!r}, secret=…)"
 
 
-class KeyChange(Struct, frozen=True):
-    """An act in the history of a key: `what` is created, rotated, revoked or used."""
-
-    at: datetime
-    what: str
-    by: str = ""
-
-
 class Keys:
     """The API keys of a store. Methods take the `tenant` whose keys are meant; else the application's."""
 
     def __init__(self, app: Perdure, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
+        self._register = Register(app, LEDGER)
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, Record]] = OrderedDict()
+        self._recent = Recent[Record](clock)
         self._noting: dict[str, asyncio.Task[None]] = {}
         self._quiet_until = float("-inf")  # a store that cannot be written is left alone for a while
 
@@ -172,18 +158,10 @@ class Keys:
             )
         return self._told(id, record)
 
-    async def history(self, id: str, *, tenant: str | None = None) -> list[KeyChange]:
-        """Who did what to a key, the oldest first."""
+    async def history(self, id: str, *, tenant: str | None = None) -> list[Change]:
+        """Who did what to a key, the oldest first: it was created, rotated, revoked or used."""
         await self.get(id, tenant=tenant)
-        changes: list[KeyChange] = []
-        after = 0
-        while rows := await self._app.store.read(key_of_key(id), after, None, _PAGE):
-            after = rows[-1].version
-            found = ((row, ev.read(row)) for row in rows)
-            changes += [
-                KeyChange(moment(row.at), it.name, it.by) for row, it in found if isinstance(it, ev.EventReceived)
-            ]
-        return changes
+        return await self._register.history(key_of_key(id))
 
     async def caller(self, credential: str) -> Caller:
         """Whom a key stands for, or Unauthenticated."""
@@ -191,33 +169,20 @@ class Keys:
         if parts is None:
             raise Unauthenticated(_UNKNOWN)
         id, digest = parts
-        record = self._fresh(id)
+        record = self._recent.get(id)
         # A secret that does not fit may be newer than what this process has in mind.
         if record is None or not record.proven(digest, self._app.clock.now()):
             read_at = self._clock()
             record = await self._read(id)
             if not record.proven(digest, self._app.clock.now()):
                 raise Unauthenticated(_UNKNOWN)
-            self._keep(id, read_at, record)
+            self._recent.keep(id, read_at, record)
         if why := record.over(self._app.clock.now()):
             raise Unauthenticated(f"the API key {id} has {why if why == 'expired' else 'been revoked'}")
         self._note(id, record)
         return caller_of(record.tenant, record.name, record.roles, f"key:{id}")
 
     # Inside.
-
-    def _fresh(self, id: str) -> Record | None:
-        found = self._kept.get(id)
-        if found is None or self._clock() - found[0] >= FRESH:
-            return None
-        self._kept.move_to_end(id)
-        return found[1]
-
-    def _keep(self, id: str, read_at: float, record: Record) -> None:
-        self._kept[id] = read_at, record
-        self._kept.move_to_end(id)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
 
     def _note(self, id: str, record: Record) -> None:
         """Write down that it is used, but not more than once a day, and without anybody waiting for it."""
@@ -239,17 +204,15 @@ class Keys:
             self._quiet_until = self._clock() + FRESH
             log.warning("the use of the API key %s could not be noted: %s", id, error)
         else:
-            self._keep(id, read_at, record)
+            self._recent.keep(id, read_at, record)
 
     async def _read(self, id: str) -> Record:
-        await self._app.open()
-        return record_of(await self._app.store.head(key_of_key(id)))
+        return await self._register.read(key_of_key(id))
 
     async def _write(self, id: str, decide: Decide[Record], by: str) -> Record:
-        app = self._app
-        self._kept.pop(id, None)
-        record = await Desk(app.store, app.clock, app.me, key_of_key(id), LEDGER).write(decide, by)
-        self._kept.pop(id, None)  # somebody may have read it meanwhile
+        self._recent.drop(id)
+        record = await self._register.write(key_of_key(id), decide, by)
+        self._recent.drop(id)  # somebody may have read it meanwhile
         return record
 
     def _end(self, expires: Duration | None) -> int:
@@ -283,14 +246,8 @@ class Keys:
     async def list(self, *, tenant: str | None = None) -> list[ApiKey]:
         """All keys of a tenant, the oldest first."""
         home = self._app._tenant(tenant)
-        await self._app.open()
-        found: list[ApiKey] = []
-        cursor: tuple[int, str] | None = None
-        while heads := await self._app.store.find(
-            Query(HOME, workflow=KEY, fields={"tenant": home}, limit=_PAGE, cursor=cursor)
-        ):
-            found += [self._told(id_of(head.key), record_of(head)) for head in heads]
-            cursor = heads[-1].started_at, heads[-1].key
+        kept = self._register.all(HOME, KEY, {"tenant": home})
+        found = [self._told(id_of(key), record) async for key, record in kept]
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
 

@@ -46,7 +46,8 @@ def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) 
     if parameters:
         told["parameters"] = parameters
     if route.body is not Nothing:
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": known[route.body]}}}
+        schema = {} if route.body is bytes else known[route.body]
+        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     told["responses"] = {str(status): _answer(kind, known) for status, kind in route.answers.items()}
     told["responses"]["default"] = {"description": "A problem.", "content": {MEDIA: {"schema": known[Problem]}}}
     if route.scope is not None:

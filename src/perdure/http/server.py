@@ -50,7 +50,7 @@ def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_
 def _endpoint(
     app: Perdure, asks: Asks, route: Route, limit: int, leaving: Leaving
 ) -> Callable[[Request], Awaitable[Response]]:
-    decode = None if route.body is Nothing else msgspec.json.Decoder(route.body).decode
+    decode = None if route.body in (Nothing, bytes) else msgspec.json.Decoder(route.body).decode
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -58,7 +58,8 @@ def _endpoint(
             if route.scope is not None:
                 caller.require(route.scope)
             query = _query(route, request)
-            body = await _body(request, decode, limit)
+            # Bytes are handed on as they came: a signature is over them.
+            body = await _bytes(request, limit) if route.body is bytes else await _body(request, decode, limit)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
             return _response(await route.handler(call))
@@ -89,19 +90,24 @@ async def _body(request: Request, decode: Callable[[bytes], Any] | None, limit: 
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise Refused(415, "Unsupported Media Type", f"{kind} is not JSON: send application/json")
+    data = await _bytes(request, limit)
+    if _depth(data) > DEPTH:
+        raise Refused(400, "Too Deep", f"the body is nested deeper than {DEPTH}")
+    try:
+        return decode(data)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(400, "Not JSON", f"the body is not JSON: {error}") from error
+
+
+async def _bytes(request: Request, limit: int) -> bytes:
     data = bytearray()
     async for part in request.stream():
         data += part
         if len(data) > limit:
             raise Refused(413, "Too Large", f"the body has more than {limit:,} bytes")
-    if _depth(bytes(data)) > DEPTH:
-        raise Refused(400, "Too Deep", f"the body is nested deeper than {DEPTH}")
-    try:
-        return decode(bytes(data))
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, "Not JSON", f"the body is not JSON: {error}") from error
+    return bytes(data)
 
 
 def _depth(data: bytes) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 from msgspec import Raw, structs
 
 from perdure.core import copies, letters as mail, patches
+from perdure.core.callbacks import Callback, Ended
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
@@ -26,7 +27,7 @@ from perdure.errors import UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
-from perdure.runtime import dead as letters, finding, urls
+from perdure.runtime import callbacks, dead as letters, finding, urls
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
@@ -34,11 +35,14 @@ from perdure.runtime.definitions import Definitions
 from perdure.runtime.ends import Ends
 from perdure.runtime.external import ExternalTasks
 from perdure.runtime.finding import Page
+from perdure.runtime.hooks import Hooks
 from perdure.runtime.listening import Listener
 from perdure.runtime.locks import Lock, News, StoreLocks
 from perdure.runtime.mending import redrive_mended
 from perdure.runtime.names import Names
+from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
+from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
 from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
@@ -86,6 +90,11 @@ class Perdure:
         self.definitions = Definitions(self)
         #: Actions that workers in other languages run.
         self.external = ExternalTasks(self)
+        #: How addresses that others name are called, and how secrets that they refer to are found.
+        self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
+        self.references: Resolves = References(self.settings.secret_files, self.tenant)
+        #: Webhooks: calls from outside whose credential is a signature.
+        self.hooks = Hooks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
@@ -190,6 +199,7 @@ class Perdure:
         connection: Any = None,
         tenant: str | None = None,
         by: str = "",
+        callback: Callback | None = None,
     ) -> Run[R]: ...
     @overload
     async def start(
@@ -202,6 +212,7 @@ class Perdure:
         connection: Any = None,
         tenant: str | None = None,
         by: str = "",
+        callback: Callback | None = None,
     ) -> Run[Any]: ...
     async def start(  # type: ignore[misc]  # mypy does not see that *args takes any arguments
         self,
@@ -213,21 +224,23 @@ class Perdure:
         connection: Any = None,
         tenant: str | None = None,
         by: str = "",
+        callback: Callback | None = None,
     ) -> Run[Any]:
         """Start an execution. Idempotent by id: the same workflow and input give the same run.
 
         A name stands for a workflow of this process, or else for a definition that was published: its newest version
         that is not deprecated, or the `version` that is asked for. Executions of one `lane` run one at a time, in the
         order of their starts. With a `connection` (asyncpg) to the same PostgreSQL it is started in the transaction of
-        that connection: both happen or neither.
+        that connection: both happen or neither. With a `callback` the end is posted to its URL, signed.
         """
         home = self._tenant(tenant)
+        wish = None if callback is None else callbacks.check(self, callback, home)
         definition = await self._workflows.wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
         key = key_of(home, checked_id(id or self.new_id()))
         if self._opened is not asyncio.get_running_loop():
             await self.open()
-        created = await self._starts.start(definition, input, key, self.clock.now(), by, lane, connection)
+        created = await self._starts.start(definition, input, key, self.clock.now(), by, lane, connection, wish)
         return Run(self, key, definition.signature.returns, created and self._ends.expects(key))
 
     async def start_by_name(
@@ -240,14 +253,16 @@ class Perdure:
         lane: str | None = None,
         tenant: str | None = None,
         by: str = "",
+        callback: Callback | None = None,
     ) -> Run[Any]:
         """Like `start` with a name; `input` is the JSON of the arguments, a list."""
         home = self._tenant(tenant)
+        wish = None if callback is None else callbacks.check(self, callback, home)
         definition = await self._workflows.wanted(name, version, home)
         key = key_of(home, checked_id(id or self.new_id()))
         raw = Raw(encode(input))
         await self.open()
-        await self._starts.start(definition, raw, key, self.clock.now(), by, lane)
+        await self._starts.start(definition, raw, key, self.clock.now(), by, lane, None, wish)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
@@ -316,6 +331,9 @@ class Perdure:
 
     async def deliver(self, event: CloudEvent) -> None:
         await self._sinks.deliver(event)
+
+    async def call_back(self, callback: Callback, ended: Ended) -> int:
+        return await callbacks.tell(self, callback, ended)
 
     # Finding.
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Raw
+
 from perdure.core import events as ev, letters as mail, summary
+from perdure.core.callbacks import Ended
 from perdure.core.commands import Asked
-from perdure.core.records import ACTION, Held, Hint, Mail, id_of, is_external, key_of, tenant_of
+from perdure.core.records import ACTION, End, Held, Hint, Mail, Start, id_of, is_external, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.flows.apart import Apart, args_of, order
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import key_of_call
+from perdure.runtime.callbacks import call_back
 from perdure.runtime.draft import Draft
 from perdure.runtime.notes import Notes
 
@@ -63,6 +67,21 @@ class Kin:
         name, args = workflow.action.name, args_of(replay.input)
         done = mail.ActionLetter(ref, name, args, result, error, max(replay.tries, 1), replay.began)
         return Mail(parent, f"{_OUTCOME}{ref}", mail.seal(done))
+
+    def callback(self, workflow: str, end: End, at: int) -> list[Start]:
+        """The execution that tells others of this end, if they want to hear of it.
+
+        It belongs to the commit of the end alone and not to the draft: an end that is refused tells nobody.
+        """
+        wanted = self._notes.callback
+        if wanted is None or end.status not in wanted.events:
+            return []
+        ended = Ended(self._key, workflow, end.status, at)
+        key = f"{self._key}/callback"
+        args = Raw(call_back.signature.encode((wanted, ended), {}))
+        input = order(call_back, args, key, self._key)
+        first = ev.Started(ACTION + call_back.name, call_back.version, input, parent=self._key)
+        return [summary.begin(key, first, self._queue, at)]
 
     # Children.
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from perdure.core import events as ev
+from perdure.core.callbacks import Callback
 from perdure.core.records import Held
 from perdure.errors import Undecodable
 
@@ -30,20 +31,23 @@ _STARTED = ev.NUMBERS[ev.Started]
 
 
 class Notes:
-    __slots__ = ("apart", "offspring", "parent_queue", "published")
+    __slots__ = ("apart", "callback", "offspring", "parent_queue", "published")
 
     def __init__(self, held: Held) -> None:
         self.published: bytes | None = None  # the state that the log shows
         self.offspring: set[int] = set()  # children that the log shows as open
         self.apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
         self.parent_queue = ""
+        self.callback: Callback | None = None
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
                     self.note(ev.read(row))
-        if held.parent is not None and held.rows[0].type == _STARTED:
+        # Nearly all have neither a parent nor a callback: no need to read the first row for them.
+        first = held.rows[0]
+        if first.type == _STARTED and (held.parent is not None or b'"callback":' in first.data):
             with suppress(Undecodable):
-                self.note(ev.read(held.rows[0]))
+                self.note(ev.read(first))
 
     def note(self, event: ev.Event) -> None:
         match event:
@@ -54,6 +58,7 @@ class Notes:
                 self.published = msgspec.json.encode({**shown, "state": event.to_state})
             case ev.Restarted():
                 self.published = bytes(event.published) if bytes(event.published) != b"{}" else None
+                self.callback = event.callback
             case ev.ChildStarted():
                 self.offspring.add(event.ref)
             case ev.ChildSettled():
@@ -64,5 +69,6 @@ class Notes:
                 self.apart.pop(event.ref, None)
             case ev.Started():
                 self.parent_queue = event.parent_queue
+                self.callback = event.callback
             case _:
                 pass

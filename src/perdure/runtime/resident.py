@@ -181,7 +181,10 @@ class Resident(Course):
         rows = self.rows_with(settle, now)
         if not rows and settle is None and not draft.done:
             return None
-        return draft.commit(self.key, self.token, rows)
+        commit = draft.commit(self.key, self.token, rows)
+        if self.notes.callback is not None and isinstance(settle, End):
+            commit.children = [*commit.children, *self.kin.callback(self.workflow.name, settle, max(self.at, now))]
+        return commit
 
     @property
     def parked(self) -> Park | None:

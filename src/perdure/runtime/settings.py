@@ -73,6 +73,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     events_per_replay: Count = 100_000
     lapses: Count = 4
     replay_always: bool = False
+    outbound_hosts: str = ""
+    outbound_private: bool = False
+    secret_files: str = ""
+    webhook_window: Seconds = 300.0
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -87,7 +91,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def queue_names(self) -> list[str]:
-        return [name.strip() for name in self.queues.split(",") if name.strip()]
+        return _names(self.queues)
+
+    @property
+    def outbound_host_names(self) -> list[str]:
+        return _names(self.outbound_hosts)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 MEANING = {
@@ -135,6 +147,10 @@ MEANING = {
     "events_per_replay": "events since the last restart_with that are still replayed",
     "lapses": "times that an execution may take its worker down before it is stuck",
     "replay_always": "throw away and replay after every turn: finds nondeterminism at once (on in dev and tests)",
+    "outbound_hosts": "the hosts that callbacks may lead to, separated by commas, as *.example.com; all unless set",
+    "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
+    "secret_files": "a folder with a folder for each tenant, in which file:NAME is the file NAME",
+    "webhook_window": "how far the time of a webhook may be from now; one that is older is refused",
     "log_format": "console or json",
     "log_level": "debug, info, warning or error",
 }

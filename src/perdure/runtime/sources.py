@@ -25,7 +25,7 @@ PREFIX = "PERDURE_"
 #: Names the file; not a setting itself, for a file cannot name itself.
 CONFIG = "PERDURE_CONFIG"
 #: Variables with our prefix that are not settings of the engine.
-_FOREIGN = ("PERDURE_TEST_",)
+_FOREIGN = ("PERDURE_TEST_", "PERDURE_SECRET_")
 
 
 class Said(Struct, frozen=True):

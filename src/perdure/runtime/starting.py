@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Raw, structs
 
 from perdure.core import copies, events as ev, summary
+from perdure.core.callbacks import Callback
 from perdure.core.codec import encode
 from perdure.core.records import Row, Start
 from perdure.errors import ExecutionExists, UsageError
@@ -49,6 +50,7 @@ class Starts:
         by: str,
         lane: str | None = None,
         connection: Any = None,
+        callback: Callback | None = None,
     ) -> bool:
         """Start an execution of a workflow; whether it is new."""
         args, kwargs = definition.signature.decode(input)
@@ -57,7 +59,7 @@ class Starts:
         if not definition.hash:
             registry.use(definition)
         checked_size(input, self._most, f"the input of {definition.name}")
-        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash)
+        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash, callback=callback)
         start = summary.begin(key, first, definition.queue, at)
         if lane is not None:
             start = structs.replace(start, lane=checked_name(lane, "lane"))

@@ -1,0 +1,414 @@
+"""Webhooks over HTTP: forged, replayed and late calls change nothing, rotation loses none, strangers learn nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from perdure import Perdure, event, workflow
+from perdure.core import signing
+from perdure.core.records import Query
+from perdure.errors import HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
+from perdure.http.api import api
+from perdure.runtime.hook_log import Sending, Starting, fold, key_of_hook, record_of
+from perdure.runtime.registers import FRESH
+from tests.http.test_api import Door, People, problem
+
+OLD, NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+SHOP = {"name": "shop", "secret": "file:shop", "does": {"do": "start", "workflow": "hooked", "input": ".order"}}
+
+
+@workflow(name="hooked", events={"paid": int})
+async def hooked(order: dict[str, Any]) -> str:
+    return f"{order['item']} for {await event('paid', int)}"
+
+
+class Shop(Door):
+    """A sender of webhooks beside an administrator."""
+
+    async def hook(self, does: dict[str, Any], name: str = "shop", kind: str = "standard") -> httpx.Response:
+        return await self("POST", "/v1/hooks", {"name": name, "secret": "file:shop", "does": does, "kind": kind})
+
+    async def call(
+        self,
+        body: Any = None,
+        *,
+        id: str = "msg_1",
+        secret: str = OLD,
+        late: int = 0,
+        path: str = "acme/shop",
+        **headers: str,
+    ) -> httpx.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body or {"order": {"item": "book"}}).encode()
+        at = self.app.clock.now() // 1_000_000 - late
+        said = {**signing.sign([secret], id, at, data), **headers}
+        return await self.client.post(f"/v1/hooks/{path}", content=data, headers=said)
+
+    async def started(self) -> list[str]:
+        found = await self.app.find(workflow="hooked", tenant="acme")
+        return sorted(head.key for head in found.heads)
+
+
+def opened(test: Callable[[Shop], Awaitable[None]], folder: Path, working: bool = False) -> None:
+    async def main() -> None:
+        app = Perdure("memory://", secret_files=str(folder))
+        transport = httpx.ASGITransport(app=api(app, People()))
+        async with asyncio.timeout(20), app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            shop = Shop(app, client)
+            assert (await shop("POST", "/v1/hooks", SHOP)).status_code == 201
+            if not working:
+                await test(shop)
+                return
+            async with app.working():
+                await test(shop)
+
+    (folder / "acme").mkdir()
+    (folder / "acme" / "shop").write_text(f"{OLD}\n")
+    (folder / "acme" / "new").write_text(NEW)
+    asyncio.run(main())
+
+
+def test_a_signed_call_starts_a_workflow_once(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        first = await shop.call()
+        assert first.status_code == 202
+        told = first.json()
+        assert told["id"] == "msg_1" and told["execution"].startswith("hook-")
+        for _ in range(3):  # a replay, or a sender that did not hear us
+            again = await shop.call()
+            assert (again.status_code, again.json()) == (202, told)
+        assert await shop.started() == [f"acme/{told['execution']}"]
+        log = (await shop("GET", f"/v1/executions/{told['execution']}/log")).json()["events"]
+        assert (log[0]["data"]["input"], log[0]["data"]["by"]) == ([{"item": "book"}], "hook:shop")
+
+    opened(test, tmp_path)
+
+
+def test_many_copies_of_a_call_at_once_are_one_call(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        answers = await asyncio.gather(*(shop.call() for _ in range(20)))
+        assert {one.status_code for one in answers} == {202}
+        assert len(await shop.started()) == 1
+
+    opened(test, tmp_path)
+
+
+def test_the_id_of_what_is_started_may_come_from_the_body(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        does = {"do": "start", "workflow": "hooked", "input": ".order", "id": ".number"}
+        assert (await shop.hook(does, "numbered")).status_code == 201
+        body = {"order": {"item": "pen"}, "number": 42}
+        assert (await shop.call(body, path="acme/numbered")).json()["execution"] == "42"
+        assert (await shop.call(body, path="acme/numbered", id="msg_2")).json()["execution"] == "42"
+        other = {"order": {"item": "ink"}, "number": 42}
+        problem(await shop.call(other, path="acme/numbered", id="msg_3"), 409, "execution-exists")
+        problem(await shop.call({"order": 1}, path="acme/numbered"), 422, "expression-error")
+        problem(await shop.call({"order": 1, "number": "a/b"}, path="acme/numbered"), 400, "usage-error")
+
+    opened(test, tmp_path)
+
+
+def test_a_signed_call_sends_an_event_once_also_after_the_end(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        id = (await shop.call()).json()["execution"]
+        does = {"do": "send", "event": "paid", "execution": ".order", "payload": ".amount"}
+        assert (await shop.hook(does, "bank")).status_code == 201
+        paid = {"order": id, "amount": 30}
+        answer = await shop.call(paid, path="acme/bank", id="pay_1")
+        assert (answer.status_code, answer.json()) == (202, {"id": "pay_1", "execution": id})
+        done = await shop("GET", f"/v1/executions/{id}/result?wait=10s")
+        assert done.json()["result"] == "book for 30"
+        assert (await shop.call(paid, path="acme/bank", id="pay_1")).status_code == 202
+        received = [one for one in await shop.app.get(id, "acme").log() if one.type == "EventReceived"]
+        assert len(received) == 1
+        problem(await shop.call(paid, path="acme/bank", id="pay_2"), 409, "execution-ended")
+        problem(await shop.call({"order": "nobody", "amount": 1}, path="acme/bank"), 404, "execution-not-found")
+        problem(await shop.call({"order": id, "amount": "much"}, path="acme/bank"), 422, "invalid-value")
+
+    opened(test, tmp_path, working=True)
+
+
+def test_whatever_is_not_proven_gets_the_same_answer(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "start", "workflow": "hooked"}, "gone")
+        await shop("DELETE", "/v1/hooks/gone")
+        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "file:missing"})
+        calls = {
+            "unknown": shop.call(path="acme/nobody"),
+            "unknown tenant": shop.call(path="nobody/shop"),
+            "no name at all": shop.call(path="acme/a%20b"),
+            "no tenant at all": shop.call(path="keys:/shop"),
+            "forged": shop.call(secret=NEW),
+            "guessed": shop.call(secret="nobody knows this secret, and nothing is signed with it", path="acme/nobody"),
+            "late": shop.call(late=301),
+            "early": shop.call(late=-301),
+            "unsigned": shop.call(webhook_signature="", **{"webhook-signature": ""}),
+            "other id": shop.call(**{"webhook-id": "msg_2"}),
+            "other kind": shop.call(**{"webhook-signature": "v2,abc"}),
+            "revoked": shop.call(path="acme/gone"),
+            "secret is missing here": shop.call(path="acme/blind"),
+        }
+        told = set()
+        for what, call in calls.items():
+            answer = await call
+            found = problem(answer, 401, "unauthenticated")
+            told.add((found["detail"], found["title"], frozenset(answer.headers)))
+            assert set(found) == {"type", "title", "status", "detail", "instance"}, what
+        assert len(told) == 1
+        assert await shop.started() == []
+
+    opened(test, tmp_path)
+
+
+def test_nothing_is_read_from_a_body_that_is_not_proven(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        problem(await shop.call(b"{", secret=NEW), 401, "unauthenticated")
+        problem(await shop.call(b"{"), 422, "invalid-value")
+        problem(await shop.call(b"[" * 100_000), 422, "invalid-value")
+        problem(await shop.call(b"\xff"), 422, "invalid-value")
+        problem(await shop.call(b'"' + b"x" * 2_000_001 + b'"'), 413, "too-large")
+        problem(await shop.call({"order": {"item": "x" * 1_000_001}}), 413, "limit-reached")
+
+    opened(test, tmp_path)
+
+
+def test_a_credential_of_the_api_is_no_signature(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        answer = await shop("POST", "/v1/hooks/acme/shop", {"order": {"item": "book"}})
+        problem(answer, 401, "unauthenticated")
+
+    opened(test, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["github", "stripe"])
+def test_other_kinds_of_signatures_are_understood_and_replays_recognised_by_their_body(
+    tmp_path: Path, kind: signing.Kind
+) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "start", "workflow": "hooked", "input": ".order"}, "them", kind)
+
+        async def call(item: str, secret: str = OLD, late: int = 0, **more: str) -> httpx.Response:
+            data = json.dumps({"order": {"item": item}}).encode()
+            at = shop.app.clock.now() // 1_000_000 - late
+            head = b"" if kind == "github" else f"{at}.".encode()
+            right = hmac.digest(secret.encode(), head + data, "sha256").hex()
+            if kind == "github":
+                said = {"X-Hub-Signature-256": f"sha256={right}"}
+            else:
+                said = {"Stripe-Signature": f"t={at},v1={right}"}
+            return await shop.client.post("/v1/hooks/acme/them", content=data, headers={**said, **more})
+
+        first = await call("book")
+        assert first.status_code == 202
+        assert (await call("book", **{"X-GitHub-Delivery": "new"})).json() == first.json()
+        assert (await call("pen")).json() != first.json()
+        problem(await call("ink", NEW), 401, "unauthenticated")
+        if kind == "stripe":
+            problem(await call("ink", late=301), 401, "unauthenticated")
+        assert len(await shop.started()) == 2
+
+    opened(test, tmp_path)
+
+
+# --- rotation ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rotation_loses_no_call(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        assert (await shop.call(id="a")).status_code == 202
+        rotated = await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new", "overlap": "1h"})
+        told = rotated.json()
+        assert (told["secret"], told["former"], bool(told["overlap_until"])) == ("file:new", "file:shop", True)
+        assert (await shop.call(id="b", secret=OLD)).status_code == 202
+        assert (await shop.call(id="c", secret=NEW)).status_code == 202
+        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:shop", "overlap": "0s"})
+        problem(await shop.call(id="d", secret=NEW), 401, "unauthenticated")
+        assert (await shop.call(id="d", secret=OLD)).status_code == 202
+        seen = (await shop("GET", "/v1/hooks/shop")).json()
+        assert [one["what"] for one in seen["history"]] == ["created", "rotated", "rotated"]
+        assert {one["by"] for one in seen["history"]} == {"ann"}
+
+    opened(test, tmp_path)
+
+
+def test_a_new_secret_is_good_at_once_in_every_process_and_a_revoked_webhook_not_for_long(tmp_path: Path) -> None:
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path / 'hooks.db'}"
+        (tmp_path / "default").mkdir()
+        for name, secret in (("old", OLD), ("new", NEW)):
+            (tmp_path / "default" / name).write_text(secret)
+        async with Perdure(url, secret_files=str(tmp_path)) as here, Perdure(url, secret_files=str(tmp_path)) as there:
+            now = 0.0
+            there.hooks._recent.clock = lambda: now
+
+            async def call(id: str, secret: str) -> None:
+                body = b'{"item": "book"}'
+                headers = signing.sign([secret], id, there.clock.now() // 1_000_000, body)
+                await there.hooks.receive("default", "shop", headers, body)
+
+            await here.hooks.create("shop", Starting("hooked"), secret="file:old")
+            await call("a", OLD)
+            await here.hooks.rotate("shop", "file:new")
+            await call("b", NEW)
+            await here.hooks.revoke("shop")
+            await call("c", NEW)  # what it has in mind is fresh still
+            now += FRESH
+            with pytest.raises(Unauthenticated):
+                await call("d", NEW)
+
+    asyncio.run(main())
+
+
+def test_a_secret_that_is_missing_is_said_in_the_log_of_the_process_and_nowhere_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(shop: Shop) -> None:
+        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "file:missing"})
+        with caplog.at_level(logging.ERROR, "perdure.hooks"):
+            problem(await shop.call(path="acme/blind"), 401, "unauthenticated")
+        assert "acme/missing below secret_files" in caplog.text and OLD not in caplog.text
+
+    opened(test, tmp_path)
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "name"),
+    [
+        ({"name": "a/b"}, 422, "invalid-value"),
+        ({"name": ""}, 422, "invalid-value"),
+        ({"secret": OLD}, 422, "secret-missing"),
+        ({"secret": "env:PATH"}, 422, "secret-missing"),
+        ({"secret": "file:../other/shop"}, 422, "secret-missing"),
+        ({"kind": "none"}, 422, "invalid-request"),
+        ({"does": {"do": "nothing"}}, 422, "invalid-request"),
+        ({"does": {"do": "start", "workflow": "hooked", "input": ".a |"}}, 422, "expression-error"),
+        ({"does": {"do": "send", "event": "paid", "execution": "$$"}}, 422, "expression-error"),
+        ({"name": "shop"}, 400, "usage-error"),
+    ],
+)
+def test_a_webhook_that_cannot_work_is_not_made(tmp_path: Path, change: dict[str, Any], status: int, name: str) -> None:
+    async def test(shop: Shop) -> None:
+        problem(await shop("POST", "/v1/hooks", {**SHOP, "name": "other", **change}), status, name)
+        assert [one["name"] for one in (await shop("GET", "/v1/hooks")).json()["hooks"]] == ["shop"]
+
+    opened(test, tmp_path)
+
+
+def test_only_administrators_see_and_change_webhooks(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        shop.who = "acme:otto:operator,author"
+        for method, path, body in (
+            ("GET", "/v1/hooks", None),
+            ("POST", "/v1/hooks", {**SHOP, "name": "b"}),
+            ("GET", "/v1/hooks/shop", None),
+            ("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"}),
+            ("DELETE", "/v1/hooks/shop", None),
+        ):
+            problem(await shop(method, path, body), 403, "not-allowed")
+        shop.who = "evil:eve:admin"
+        assert (await shop("GET", "/v1/hooks")).json() == {"hooks": []}
+
+    opened(test, tmp_path)
+
+
+def test_a_revoked_webhook_can_be_made_anew_but_not_rotated(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        assert (await shop("DELETE", "/v1/hooks/shop")).json()["active"] is False
+        assert (await shop("DELETE", "/v1/hooks/shop")).status_code == 200
+        problem(await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"}), 400, "usage-error")
+        problem(await shop.call(), 401, "unauthenticated")
+        assert (await shop("POST", "/v1/hooks", SHOP)).status_code == 201
+        assert (await shop.call()).status_code == 202
+
+    opened(test, tmp_path)
+
+
+def test_the_log_of_a_webhook_tells_the_record_and_no_secret(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"})
+        await shop.call()
+        key = key_of_hook("acme", "shop")
+        rows, head = await shop.app.store.read(key), await shop.app.store.head(key)
+        assert fold(record_of(None), rows) == record_of(head)
+        kept = [
+            row.data for one in await shop.app.store.find(Query(None)) for row in await shop.app.store.read(one.key)
+        ]
+        assert not any(secret[6:].encode() in data for secret in (OLD, NEW) for data in kept)
+        assert [one.key for one in (await shop.app.find(tenant="acme")).heads] == await shop.started()
+
+    opened(test, tmp_path)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'hooks.db'}"
+        case _:
+            return str(request.getfixturevalue("postgres"))
+
+
+def test_webhooks_are_kept_by_every_store(url: str) -> None:
+    async def main() -> None:
+        async with Perdure(url) as app:
+            hooks = app.hooks
+            await hooks.create("b", Starting("hooked"), secret="env:B", by="ada")
+            await hooks.create("a", Sending("paid", ".id"), secret="env:A", kind="stripe")
+            await hooks.create("a", Starting("hooked"), secret="file:a", tenant="other")
+            assert [(one.name, one.kind, one.does) for one in await hooks.list()] == [
+                ("a", "stripe", Sending("paid", ".id")),
+                ("b", "standard", Starting("hooked")),
+            ]
+            assert (await hooks.get("b")).path == "/v1/hooks/default/b"
+            await asyncio.gather(*(hooks.rotate("b", f"env:B{number}") for number in range(3)))
+            assert [one.what for one in await hooks.history("b")] == ["created", *["rotated"] * 3]
+            with pytest.raises(HookNotFound, match="no webhook 'c'"):
+                await hooks.get("c")
+            with pytest.raises(SecretMissing, match="cannot name variables"):
+                await hooks.create("c", Starting("hooked"), secret="env:A", tenant="other")
+            with pytest.raises(UsageError, match="already"):
+                await hooks.create("a", Starting("hooked"), secret="env:A")
+            with pytest.raises(InvalidValue, match="kind of signature"):
+                await hooks.create("c", Starting("hooked"), secret="env:A", kind="md5")  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+# --- callbacks over HTTP ----------------------------------------------------------------------------------------------
+
+
+def test_a_start_may_ask_for_a_callback(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        body = {"workflow": "hooked", "input": {"item": "book"}, "id": "o-1"}
+        wish = {"url": "https://shop.example/done", "secret": "file:shop", "events": ["failed"]}
+        answer = await shop("POST", "/v1/executions", {**body, "callback": wish})
+        assert answer.status_code == 202
+        log = (await shop("GET", "/v1/executions/o-1/log")).json()["events"]
+        assert log[0]["data"]["callback"] == wish
+        for change, name in (
+            ({"url": "https://169.254.169.254/"}, "outbound-refused"),
+            ({"url": "http://shop.example/"}, "outbound-refused"),
+            ({"secret": OLD}, "secret-missing"),
+            ({"secret": "env:HOME"}, "secret-missing"),
+            ({"events": ["started"]}, "invalid-request"),
+            ({"more": 1}, "invalid-request"),
+        ):
+            problem(
+                await shop("POST", "/v1/executions", {**body, "id": "o-2", "callback": {**wish, **change}}), 422, name
+            )
+        problem(await shop("GET", "/v1/executions/o-2"), 404, "execution-not-found")
+
+    opened(test, tmp_path)
