@@ -41,7 +41,8 @@ class Registry:
 
     def use(self, workflow: Workflow[..., Any]) -> None:
         """This very object is at work: local workflows of one name, as tests have them, must not be confused."""
-        self._workflows[workflow.name, workflow.version] = workflow
+        if workflow.definition not in self._inner:
+            self._workflows[workflow.name, workflow.version] = workflow
 
     def add_action(self, action: Action[..., Any]) -> None:
         others = [known for known in self._actions.get(action.name, ()) if not _same(known.fn, action.fn)]

@@ -39,6 +39,7 @@ from perdure.runtime.mending import redrive_mended
 from perdure.runtime.names import Names
 from perdure.runtime.published import Published
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Schedules
 from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
@@ -83,6 +84,8 @@ class Perdure:
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
         self.definitions = Definitions(self)
+        #: Executions that start by the clock.
+        self.schedules = Schedules(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
