@@ -62,6 +62,7 @@ class People:
         return caller_of(tenant, user, roles.split(","), "test")
 
 
+TAGS = {"executions", "events", "definitions"}
 Test = Callable[["Door"], Awaitable[None]]
 
 
@@ -341,7 +342,8 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("POST", "/v1/definitions/http-door/deprecate", {"version": 1}),
         ("POST", "/v1/definitions/http-door/restore", {"version": 1}),
     ]
-    named = {(one.method, one.path) for one in ALL if "{" in one.path}
+    # Modules with tests of their own ask there.
+    named = {(one.method, one.path) for one in ALL if "{" in one.path and one.tag in TAGS}
     assert {(m, p.replace("h1", "{id}").replace("http-door", "{name}")) for m, p, _ in paths} == named
 
     async def main(door: Door) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, following, system
+from perdure.http import definitions, events, executions, following, schedules, system
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -38,6 +38,7 @@ ALL = [
     *definitions.routes.all,
     *system.routes.all,
     *routes.all,
+    *schedules.routes.all,
 ]
 
 

@@ -22,7 +22,7 @@ from perdure.runtime.app import Perdure
 
 Q = TypeVar("Q")
 B = TypeVar("B")
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _NAMES = re.compile(r"{(\w+)}")
 
 
