@@ -20,9 +20,12 @@ async def report(what: str) -> str:
 DAILY = {"name": "daily", "workflow": "http-report", "args": ["sales"], "cron": "0 9 * * *"}
 
 
-async def settled(door: Door, name: str) -> None:
-    """Until a worker has seen all that was wished."""
-    while (await door("GET", f"/v1/schedules/{name}")).json()["pending"]:
+async def until(door: Door, name: str, **wanted: Any) -> dict[str, Any]:
+    """Once a worker has seen what was wished."""
+    while True:
+        told: dict[str, Any] = (await door("GET", f"/v1/schedules/{name}")).json()
+        if wanted.items() <= told.items():
+            return told
         await asyncio.sleep(0.01)
 
 
@@ -51,14 +54,12 @@ def test_a_schedule_starts_its_workflow_at_its_time_and_when_it_is_triggered() -
             "at": [soon.isoformat(), "2099-01-01T00:00:00Z"],
         }
         await door("POST", "/v1/schedules", body)
-        while not (told := (await door("GET", "/v1/schedules/soon")).json())["started"]:
-            await asyncio.sleep(0.02)
-        id = told["recent"][0]["id"]
+        id = (await until(door, "soon", started=1))["recent"][0]["id"]
         assert (await door("GET", f"/v1/executions/{id}/result?wait=10s")).json()["result"] == "x"
         answers = [await door("POST", "/v1/schedules/soon/trigger", {}, idempotency_key="k") for _ in range(2)]
         [first, again] = [answer.json()["execution"] for answer in answers]
         assert first == again and answers[0].status_code == 202
-        await settled(door, "soon")
+        await until(door, "soon", started=2)
         assert (await door("GET", f"/v1/executions/{first}/result?wait=10s")).json()["result"] == "x"
 
     served(main)
@@ -68,14 +69,12 @@ def test_a_schedule_is_paused_resumed_changed_and_ended() -> None:
     async def main(door: Door) -> None:
         await door("POST", "/v1/schedules", {**DAILY, "end": "2099-01-01T00:00:00Z"})
         assert (await door("POST", "/v1/schedules/daily/pause")).status_code == 202
-        await settled(door, "daily")
-        assert (await door("GET", "/v1/schedules/daily")).json()["paused"] is True
+        await until(door, "daily", paused=True)
         await door("POST", "/v1/schedules/daily/resume")
         changed = await door("PATCH", "/v1/schedules/daily", {"cron": "0 10 * * *", "args": ["tea"], "end": None})
         assert (changed.status_code, changed.json()) == (202, {"name": "daily"})
-        await settled(door, "daily")
-        told = (await door("GET", "/v1/schedules/daily")).json()
-        assert (told["cron"], told["args"], told["paused"], told["end"]) == ("0 10 * * *", ["tea"], False, None)
+        told = await until(door, "daily", cron="0 10 * * *")
+        assert (told["args"], told["paused"], told["end"]) == (["tea"], False, None)
         assert (await door("DELETE", "/v1/schedules/daily")).status_code == 202
         while (await door("GET", "/v1/schedules")).json()["schedules"]:
             await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import definitions, events, executions, following, schedules, system
+from perdure.http import bulk, definitions, events, executions, following, schedules, system
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -39,6 +39,7 @@ ALL = [
     *system.routes.all,
     *routes.all,
     *schedules.routes.all,
+    *bulk.routes.all,
 ]
 
 

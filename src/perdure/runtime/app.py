@@ -27,6 +27,7 @@ from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
 from perdure.runtime import dead as letters, finding, urls
+from perdure.runtime.bulk import Bulk
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
@@ -86,6 +87,8 @@ class Perdure:
         self.definitions = Definitions(self)
         #: Executions that start by the clock.
         self.schedules = Schedules(self)
+        #: One thing done to many executions.
+        self.bulk = Bulk(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)

@@ -282,11 +282,10 @@ class Schedules:
         return Target(found.name, given, version, (found.version, found.hash, found.queue))
 
     async def _begin(self, key: str, spec: Spec, place: Place, by: str) -> None:
-        first = ev.Started(SCHEDULE, schedule.version, Raw(schedule.signature.encode((spec, place), {})), by)
-        begun = summary.begin(key, first, spec.target.known[2], place.after)
         due = None if place.paused else spec.times.after(place.after)
         # Shown from the beginning, so that it is found by its name before a worker has seen it.
-        await self._app._starts.begin(structs.replace(begun, state=encode(published(spec, place, due))))
+        shown, queue = published(spec, place, due), spec.target.known[2]
+        await self._app._starts.own(schedule, (spec, place), key, place.after, by, queue, shown)
 
     async def _wish(self, head: Head, name: str, payload: Any, by: str, id: str | None = None) -> None:
         await self._app.send(id_of(head.key), name, payload, event_id=id, by=by, tenant=head.key.partition("/")[0])
