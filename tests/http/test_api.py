@@ -337,6 +337,7 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("POST", "/v1/executions/h1/cancel", {}),
         ("POST", "/v1/executions/h1/retry", {}),
         ("POST", "/v1/executions/h1/fork", {}),
+        ("POST", "/v1/executions/h1/migrate", {"version": 2}),
         ("GET", "/v1/definitions/http-door", None),
         ("GET", "/v1/definitions/http-door/history", None),
         ("POST", "/v1/definitions/http-door/deprecate", {"version": 1}),

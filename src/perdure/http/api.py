@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from perdure.http import bulk, definitions, events, executions, following, schedules, system
+from perdure.http import bulk, definitions, events, executions, following, key_routes, overview, schedules, system
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -40,6 +40,8 @@ ALL = [
     *routes.all,
     *schedules.routes.all,
     *bulk.routes.all,
+    *overview.routes.all,
+    *key_routes.routes.all,
 ]
 
 

@@ -42,6 +42,10 @@ class Html:
     """In a declaration: an answer for a browser."""
 
 
+class Plain:
+    """In a declaration: an answer that is plain text."""
+
+
 class Answer(Struct, frozen=True):
     """What goes back. Data is encoded as JSON unless it is bytes of the given media type, or comes part by part."""
 
