@@ -46,11 +46,13 @@ from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.bulk import Bulk, Operation
 from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
 from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Fired, Schedule, Schedules
 from perdure.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ __all__ = [
     "ActionError",
     "ActionFailed",
     "Breaker",
+    "Bulk",
     "ChildFailed",
     "CircuitOpen",
     "Client",
@@ -85,6 +88,7 @@ __all__ = [
     "ExecutionStuck",
     "ExpressionError",
     "External",
+    "Fired",
     "Forbidden",
     "Graph",
     "Handled",
@@ -96,6 +100,7 @@ __all__ = [
     "Machine",
     "MigrationRefused",
     "Nondeterminism",
+    "Operation",
     "Page",
     "Perdure",
     "PerdureError",
@@ -104,6 +109,8 @@ __all__ = [
     "Received",
     "Retry",
     "Run",
+    "Schedule",
+    "Schedules",
     "Settings",
     "State",
     "StoreError",
