@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from perdure.core import copies, letters as mail
 from perdure.core.codec import encode
-from perdure.core.records import ENDED, Head, Query, ShownStatus, id_of, key_of
+from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.core.view import moment
 from perdure.errors import (
     ExecutionEnded,
@@ -31,11 +31,25 @@ from perdure.errors import (
     InvalidValue,
     UsageError,
 )
-from perdure.flows.bulk import BULK, PAGE, SHOWN, Act, Filter, Found, Handled, Order, Tally, Trouble, bulk, published
+from perdure.flows.bulk import (
+    BULK,
+    PAGE,
+    SHOWN,
+    Act,
+    Filter,
+    Found,
+    Handled,
+    Order,
+    Tally,
+    Trouble,
+    bulk,
+    published as published_of,
+)
 from perdure.flows.cron import to_micros
 from perdure.runtime import dead
 from perdure.runtime.checks import checked_id, checked_size
 from perdure.runtime.run import Run
+from perdure.runtime.showing import shown
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -107,8 +121,8 @@ class Bulk:
         await self._app.open()
         key = key_of(home, checked_id(id or f"bulk-{self._app.new_id()}"))
         queue = self._app.settings.queue_names[0]
-        shown = published(order, Tally())
-        await self._app._starts.own(bulk, (order, Tally()), key, self._app.clock.now(), by, queue, shown)
+        first, now = published_of(order, Tally()), self._app.clock.now()
+        await self._app._starts.own(bulk, (order, Tally()), key, now, by, queue, first)
         return Run(self._app, key)
 
     async def get(self, id: str, *, tenant: str | None = None) -> Operation:
@@ -190,16 +204,14 @@ class Bulk:
         return "done"
 
     async def _told(self, head: Head) -> Operation:
-        # The head shows what was published when the operation last came to rest; its log has the rest.
-        latest = {} if head.status in ENDED else (await Run[Any](self._app, head.key).state()).published
-        shown = latest or msgspec.json.decode(head.state or b"{}")
+        published: dict[str, Any] = msgspec.json.decode(await shown(self._app.store, head))
         about = {
             "id": id_of(head.key),
             "status": head.shown,
             "started_at": moment(head.started_at),
             "changed_at": moment(head.changed_at),
         }
-        return msgspec.convert(shown | about, Operation)
+        return msgspec.convert(published | about, Operation)
 
     # All of them; last, for below this line `list` is no longer the type.
 

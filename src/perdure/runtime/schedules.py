@@ -48,7 +48,7 @@ from perdure.flows.schedule import (
     published,
     schedule,
 )
-from perdure.runtime import timetables
+from perdure.runtime import showing, timetables
 from perdure.runtime.checks import checked_id
 
 if TYPE_CHECKING:
@@ -142,11 +142,11 @@ class Schedules:
                 await self._begin(key, spec, Place(now, paused), by)
             newest = await self._app.store.head(key)
         assert newest is not None
-        if not _same(_shown(newest).spec, spec, anchored=start is not None):
+        if not _same((await self._shown(newest)).spec, spec, anchored=start is not None):
             raise ExecutionExists(
                 f"there is another schedule {name!r} already: update it, or choose another name", newest.key
             )
-        return _told(newest)
+        return await self._told(newest)
 
     async def update(
         self,
@@ -171,7 +171,7 @@ class Schedules:
         """Change what is given and nothing else. Other times count from now on; what was started stays."""
         home = self._app._tenant(tenant)
         head = await self._head(name, home)
-        spec, now = _shown(head).spec, self._app.clock.now()
+        spec, now = (await self._shown(head)).spec, self._app.clock.now()
         change: dict[str, Any] = {"overlap": overlap, "catch_up": catch_up, "note": note}
         change["jitter"] = None if jitter is None else micros(jitter)
         if workflow is not None or args is not None or version is not None:
@@ -220,11 +220,11 @@ class Schedules:
 
     async def get(self, name: str, *, tenant: str | None = None) -> Schedule:
         """A schedule as it stands; ExecutionNotFound if there is none, or none any more."""
-        return _told(await self._head(name, self._app._tenant(tenant)))
+        return await self._told(await self._head(name, self._app._tenant(tenant)))
 
     async def next(self, name: str, count: int = 5, *, tenant: str | None = None) -> list[datetime]:
         """The next times, in the schedule's zone; whether it is paused does not matter."""
-        shown = _shown(await self._head(name, self._app._tenant(tenant)))
+        shown = await self._shown(await self._head(name, self._app._tenant(tenant)))
         spec, now = shown.spec, self._app.clock.now()
         first = next_of(spec, shown.place.after, now)
         return timetables.foreseen(spec.times, now if first is None or first > now else first - 1, count)
@@ -290,6 +290,12 @@ class Schedules:
     async def _wish(self, head: Head, name: str, payload: Any, by: str, id: str | None = None) -> None:
         await self._app.send(id_of(head.key), name, payload, event_id=id, by=by, tenant=head.key.partition("/")[0])
 
+    async def _shown(self, head: Head) -> Shown:
+        return msgspec.json.decode(await showing.shown(self._app.store, head), type=Shown)
+
+    async def _told(self, head: Head) -> Schedule:
+        return _told(head, await self._shown(head))
+
     async def _newest(self, name: str, home: str) -> Head | None:
         """The latest schedule of this name; those before it have ended."""
         await self._app.open()
@@ -316,7 +322,7 @@ class Schedules:
         found: list[Schedule] = []
         cursor: tuple[int, str] | None = None
         while heads := await self._app.store.find(Query(home, workflow=SCHEDULE, limit=_PAGE, cursor=cursor)):
-            found += [_told(head) for head in heads if ended or head.status not in ENDED]
+            found += [await self._told(head) for head in heads if ended or head.status not in ENDED]
             cursor = heads[-1].started_at, heads[-1].key
         return sorted(found, key=lambda one: (one.name, one.created_at))
 
@@ -356,12 +362,7 @@ def _same(there: Spec, asked: Spec, anchored: bool) -> bool:
     return there == structs.replace(asked, times=times, target=known)
 
 
-def _shown(head: Head) -> Shown:
-    return msgspec.json.decode(head.state or b"", type=Shown)
-
-
-def _told(head: Head) -> Schedule:
-    shown = _shown(head)
+def _told(head: Head, shown: Shown) -> Schedule:
     spec, place, times = shown.spec, shown.place, shown.spec.times
     where, ended = zone(times.timezone), head.status in ENDED
     return Schedule(
