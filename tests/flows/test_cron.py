@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from perdure.errors import InvalidValue
-from perdure.flows.cron import Times, from_micros, instant, read, to_micros, zone
+from perdure.flows.cron import LAST, Times, from_micros, instant, read, to_micros, zone
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Antarctica/Troll"]
 
@@ -173,3 +173,11 @@ def test_times_end_with_the_last_one_and_with_the_end() -> None:
 def test_a_wall_time_that_does_not_exist_is_no_instant() -> None:
     assert instant(datetime(2030, 3, 31, 2, 30), zone("Europe/Berlin")) is None
     assert instant(datetime(2030, 10, 27, 2, 30), zone("Europe/Berlin")) == when("2030-10-27T02:30+02:00")
+
+
+def test_calendars_have_an_end() -> None:
+    late = when("9999-12-30T12:00+00:00")
+    assert Times(cron="@daily", timezone="Pacific/Auckland").after(late) is None
+    assert Times(cron="0 0 29 2 *").after(when("9997-01-01T00:00+00:00")) is None
+    assert Times(every=10**15).after(LAST) is None
+    assert Times(cron="@yearly", timezone="Pacific/Auckland").after(when("9998-06-01T00:00+00:00")) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import event, workflow
-from perdure.errors import ExecutionCancelled, ExecutionNotFound, InvalidValue, UsageError
+from perdure.errors import ExecutionCancelled, ExecutionNotFound, InvalidValue, LimitReached, UsageError
 from perdure.flows import bulk as flows
 from perdure.runtime.run import Run
 from perdure.testing import World
@@ -210,6 +210,7 @@ async def test_an_operation_is_shown_before_a_worker_has_seen_it() -> None:
         ({"act": "migrate", "all": True}, UsageError),
         ({"act": "pause", "all": True, "version": 2}, UsageError),
         ({"act": "cancel", "after": datetime(2030, 1, 1)}, UsageError),
+        ({"act": "cancel", "all": True, "reason": "x" * 200_000}, LimitReached),
     ],
 )
 async def test_what_is_no_operation_is_refused(world: World, given: dict[str, Any], error: type[Exception]) -> None:

@@ -303,6 +303,13 @@ async def test_tenants_have_schedules_of_their_own(world: World) -> None:
         ({"at": []}, InvalidValue),
         ({"cron": "@daily", "end": datetime(2029, 1, 1, tzinfo=UTC)}, InvalidValue),
         ({"at": [datetime(2030, 3, 31, 2, 30)], "timezone": "Europe/Berlin"}, InvalidValue),
+        ({"cron": "@daily", "start": datetime(9999, 12, 31, 23, tzinfo=UTC)}, InvalidValue),
+        (
+            {"cron": "@daily", "start": datetime(9998, 12, 31), "timezone": "Asia/Tokyo", "note": "x" * 200_000},
+            LimitReached,
+        ),
+        ({"every": "3500000d"}, InvalidValue),
+        ({"cron": "@daily", "jitter": "25h"}, InvalidValue),
         ({"cron": "@daily", "name": "a/b"}, UsageError),
         ({"cron": "@daily", "workflow": "schedules-report", "args": [1, 2]}, InvalidValue),
         ({"cron": "@daily", "args": ["x" * 200_000]}, LimitReached),

@@ -42,9 +42,11 @@ _NAMES = {
 _HOW = "write five fields, as in '0 9 * * 1-5' (at 9:00 from Monday to Friday)"
 _LONGEST = 200
 #: The rarest day, the 29th of February, comes back within eight years.
-_HORIZON = timedelta(days=9 * 366)
+_HORIZON = 9 * 366
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Calendars end with the year 9999; a day before that every zone can still tell the time.
+LAST = 253_402_214_400_000_000
 #: No clock on a wall is put back by more than this.
 _PUT_BACK = timedelta(hours=3)
 
@@ -81,11 +83,13 @@ class Cron(Struct, frozen=True):
         return None
 
     def _days(self, day: date, step: timedelta) -> Iterator[date]:
-        end = day + _HORIZON * step.days
-        while day != end:
+        for _ in range(_HORIZON):
             if self._takes(day):
                 yield day
-            day += step
+            try:
+                day += step
+            except OverflowError:
+                return
 
     def _takes(self, day: date) -> bool:
         if day.month not in self.months:
@@ -181,8 +185,8 @@ class Times(Struct, frozen=True, omit_defaults=True):
         elif self.every:
             found = self.start + ((moment - self.start) // self.every + 1) * self.every
         else:
-            found = _after(read(self.cron), zone(self.timezone), moment)
-        return None if found is None or (self.end is not None and found > self.end) else found
+            found = _after(read(self.cron), zone(self.timezone), moment) if moment < LAST else None
+        return None if found is None or found > (LAST if self.end is None else min(self.end, LAST)) else found
 
     def latest(self, after: int, until: int) -> int | None:
         """The last time that is later than `after` and not later than `until`, if there is one."""

@@ -54,6 +54,8 @@ from perdure.runtime.showing import shown
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
+#: Bytes: what to do is in the log once for each page.
+LARGEST = 100_000
 #: How long an execution may take to judge another version of its definition.
 _PATIENCE = "30s"
 Answer: TypeAlias = Literal["done", "skipped"] | str
@@ -117,7 +119,7 @@ class Bulk:
         which = Filter(status, workflow, _micros(after), _micros(before), dict(fields or {}))
         order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles))
         _check(order, all)
-        checked_size(msgspec.Raw(encode(payload)), self._app.settings.payload_bytes, "the payload")
+        checked_size(msgspec.Raw(encode(order)), LARGEST, "a bulk operation")
         await self._app.open()
         key = key_of(home, checked_id(id or f"bulk-{self._app.new_id()}"))
         queue = self._app.settings.queue_names[0]

@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _PAGE = 500
-#: The arguments of a schedule are in its log once for each fire.
+#: Bytes: a schedule with its arguments is in its log once for each fire.
 LARGEST = 100_000
+_DAY = 86_400_000_000
 
 
 class Fired(Struct, frozen=True, omit_defaults=True):
@@ -273,11 +274,6 @@ class Schedules:
         positional, named = found.signature.decode(input)
         if isinstance(found, Described):
             found.check_input(next(iter((*positional, *named.values())), None))
-        if len(bytes(input)) > LARGEST:
-            raise LimitReached(
-                f"the arguments of a schedule have at most {LARGEST:,} bytes, for they are in its log again and again:"
-                " give a reference to the data"
-            )
         given: list[Any] = msgspec.json.decode(input)
         return Target(found.name, given, version, (found.version, found.hash, found.queue))
 
@@ -350,6 +346,13 @@ def _checked(spec: Spec, now: int) -> Spec:
     except msgspec.ValidationError as error:
         raise InvalidValue(f"the schedule {spec.name!r} cannot be: {error}") from error
     timetables.check(spec.times)
+    if spec.jitter > _DAY:
+        raise InvalidValue(f"the jitter of the schedule {spec.name!r} is longer than a day: choose other times instead")
+    if len(encode(spec)) > LARGEST:
+        raise LimitReached(
+            f"the schedule {spec.name!r} has more than {LARGEST:,} bytes, and is in its log again and again: give a"
+            " reference to the data"
+        )
     if spec.times.after(now) is None:
         raise InvalidValue(f"the schedule {spec.name!r} would never start anything: all its times are over")
     return spec

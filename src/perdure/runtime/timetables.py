@@ -99,6 +99,8 @@ def _listed(at: Sequence[datetime], timezone: str) -> tuple[int, ...]:
 
 
 def _moment(given: datetime, timezone: str) -> int:
+    if not 1970 < given.year < 9999:
+        raise InvalidValue(f"{given} is no time for a schedule: its year is between 1970 and 9999")
     if given.tzinfo is not None:
         return to_micros(given)
     found = instant(given.replace(fold=0), zone(timezone))
