@@ -47,12 +47,14 @@ from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.bulk import Bulk, Operation
 from perdure.runtime.callbacks import webhook_sink
 from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
 from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Fired, Schedule, Schedules
 from perdure.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ __all__ = [
     "ActionError",
     "ActionFailed",
     "Breaker",
+    "Bulk",
     "Callback",
     "ChildFailed",
     "CircuitOpen",
@@ -88,6 +91,7 @@ __all__ = [
     "ExecutionStuck",
     "ExpressionError",
     "External",
+    "Fired",
     "Forbidden",
     "Graph",
     "Handled",
@@ -99,6 +103,7 @@ __all__ = [
     "Machine",
     "MigrationRefused",
     "Nondeterminism",
+    "Operation",
     "Page",
     "Perdure",
     "PerdureError",
@@ -107,6 +112,8 @@ __all__ = [
     "Received",
     "Retry",
     "Run",
+    "Schedule",
+    "Schedules",
     "Settings",
     "State",
     "StoreError",

@@ -7,12 +7,16 @@ from typing import Any
 from starlette.applications import Starlette
 
 from perdure.http import (
+    bulk,
     definitions,
     events,
     executions,
     external,
     following,
     hooks,
+    key_routes,
+    overview,
+    schedules,
     system,
 )
 from perdure.http.browse import POLICY, page
@@ -48,6 +52,10 @@ ALL = [
     *routes.all,
     *external.routes.all,
     *hooks.routes.all,
+    *schedules.routes.all,
+    *bulk.routes.all,
+    *overview.routes.all,
+    *key_routes.routes.all,
 ]
 
 

@@ -28,6 +28,7 @@ from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
 from perdure.runtime import callbacks, dead as letters, finding, urls
+from perdure.runtime.bulk import Bulk
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
@@ -44,6 +45,7 @@ from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Schedules
 from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
@@ -95,6 +97,10 @@ class Perdure:
         self.references: Resolves = References(self.settings.secret_files, self.tenant)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
+        #: Executions that start by the clock.
+        self.schedules = Schedules(self)
+        #: One thing done to many executions.
+        self.bulk = Bulk(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
