@@ -18,12 +18,18 @@ _caller: ContextVar[str | None] = ContextVar("perdure_behalf", default=None)
 
 
 @contextmanager
-def on_behalf_of(tenant: str) -> Iterator[None]:
+def on_behalf_of(tenant: str | None) -> Iterator[None]:
+    """For the time of the block; None is nobody in particular, and undoes what is set inside."""
     token = _caller.set(tenant)
     try:
         yield
     finally:
         _caller.reset(token)
+
+
+def answer_to(tenant: str) -> None:
+    """From now on, until the block around it ends: for those who learn in the middle of it who asks."""
+    _caller.set(tenant)
 
 
 def seen_by(home: str | None) -> str | None:
