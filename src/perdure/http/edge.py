@@ -25,6 +25,8 @@ MOST_HEADERS, HEADER_BYTES = 100, 32_768
 _ONCE = (b"authorization", b"content-type", b"content-length", b"content-encoding", b"host", b"idempotency-key")
 #: Whoever checks the health of a process wants to know, above all, while it is busy.
 _ALWAYS = "/health/"
+#: After an answer to a request that was not read to its end, the connection is of no use.
+_CLOSE = {"Connection": "close"}
 _YEAR = "max-age=31536000"
 _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
@@ -74,11 +76,14 @@ def response_of(error: BaseException, request: Request) -> Response:
 def _check_headers(headers: list[tuple[bytes, bytes]]) -> None:
     if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > HEADER_BYTES:
         detail = f"a request has at most {MOST_HEADERS} headers, of {HEADER_BYTES:,} bytes together"
-        raise Refused(431, "Headers Too Large", detail, {"Connection": "close"})
+        raise Refused(431, "Headers Too Large", detail, _CLOSE)
     names = [name for name, _ in headers]
     for name in _ONCE:
         if names.count(name) > 1:
-            raise Refused(400, "Repeated Header", f"the header {name.decode()} is given twice")
+            raise Refused(400, "Repeated Header", f"the header {name.decode()} is given twice", _CLOSE)
+    if b"transfer-encoding" in names and b"content-length" in names:
+        # A proxy before us may go by the other one, and take the rest of the body for a request.
+        raise Refused(400, "Two Lengths", "a body has a Content-Length or a Transfer-Encoding, not both", _CLOSE)
 
 
 def _with_headers(send: Send, secure: bool) -> Send:
