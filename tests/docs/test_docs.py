@@ -256,6 +256,7 @@ INTERNAL = {
         "news",
         "no_news",
         "new_id",
+        "refuse_crowd",
         "me",
     },
     Run: {"since_restart"},
