@@ -44,6 +44,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
 from perdure.runtime.starting import Starts, forked
 from perdure.runtime.states import States
+from perdure.runtime.tenants import Tenants
 from perdure.runtime.worker import Worker
 from perdure.runtime.workflows import Workflows
 from perdure.runtime.writing import Writes
@@ -83,6 +84,8 @@ class Perdure:
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
         self.definitions = Definitions(self)
+        #: Tenants that are suspended.
+        self.tenants = Tenants(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
