@@ -26,6 +26,7 @@ from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
+from perdure.runtime.tenants import Tenants
 from tests.docs import pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
@@ -266,6 +267,7 @@ INTERNAL = {
 FACADES: list[tuple[str, Any]] = [
     ("Perdure", Perdure),
     ("Definitions", Definitions),
+    ("Tenants", Tenants),
     ("Run", Run),
     ("workflow", type(workflow)),
     ("action", type(action)),
