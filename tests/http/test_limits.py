@@ -294,6 +294,26 @@ def test_the_store_is_told_whom_it_answers_and_forgets_it_with_the_request(monke
     served(main)
 
 
+def test_a_log_that_is_followed_is_read_for_its_caller_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str | None] = []
+
+    async def main(door: Door) -> None:
+        read = door.app.store.read
+
+        async def watched(*args: Any, **more: Any) -> Any:
+            told.append(seen_by("evil"))
+            return await read(*args, **more)
+
+        async with door.app.working():
+            await door.start()
+            await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "go", "payload": 1})
+            monkeypatch.setattr(door.app.store, "read", watched)
+            assert "event: end" in (await door("GET", "/v1/executions/h1/stream")).text
+        assert set(told) == {"acme"}
+
+    served(main)
+
+
 # Headers
 
 

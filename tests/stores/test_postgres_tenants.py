@@ -218,6 +218,15 @@ def test_on_behalf_of_a_caller_no_key_of_another_tenant_can_be_read(postgres: st
     asyncio.run(scenario())
 
 
+def test_a_key_that_names_everybody_as_its_tenant_finds_nobody(postgres: str) -> None:
+    async def scenario() -> None:
+        async with two_tenants(postgres) as (_, store):
+            store._sql.head = store._sql.head.replace("h.key = $1", "$1::text is not null")
+            assert await store.head("*/1") is None
+
+    asyncio.run(scenario())
+
+
 def test_what_the_engine_keeps_for_itself_can_be_read_on_behalf_of_anybody(postgres: str) -> None:
     async def scenario() -> None:
         async with two_tenants(postgres) as (_, store):
