@@ -40,6 +40,7 @@ from perdure.flows import kinds, reading
 from perdure.runtime.external import ExternalTasks
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
+from perdure.runtime.tenants import Tenants
 from tests.docs import pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
@@ -274,6 +275,7 @@ INTERNAL = {
         "no_news",
         "hear",
         "new_id",
+        "refuse_crowd",
         "me",
     },
     Run: {"since_restart"},
@@ -288,6 +290,7 @@ FACADES: list[tuple[str, Any]] = [
     ("ExternalTasks", ExternalTasks),
     ("Schedules", Schedules),
     ("Bulk", Bulk),
+    ("Tenants", Tenants),
     ("Run", Run),
     ("workflow", type(workflow)),
     ("action", type(action)),

@@ -21,6 +21,7 @@ from perdure.cli import (
     runs,
     schedules,
     store,
+    tenants,
     work,
 )
 from perdure.cli.command import app
@@ -34,6 +35,7 @@ app.add_typer(dead.group, rich_help_panel=runs.COURSE)
 app.add_typer(definitions.group, rich_help_panel=definitions.PANEL)
 app.add_typer(keys.group, rich_help_panel=keys.PANEL)
 app.add_typer(hooks.group, rich_help_panel=hooks.PANEL)
+app.add_typer(tenants.group, rich_help_panel=tenants.PANEL)
 # Imports are sorted; the help is in the order in which people need it.
 app.registered_commands.sort(key=lambda one: _ORDER.index(str(one.rich_help_panel)))
 

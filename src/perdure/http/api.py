@@ -20,9 +20,10 @@ from perdure.http import (
     system,
 )
 from perdure.http.browse import POLICY, page
+from perdure.http.gate import Asks
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
-from perdure.http.server import Asks, serve
+from perdure.http.server import serve
 from perdure.runtime.app import Perdure
 
 routes = Routes("about")

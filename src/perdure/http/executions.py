@@ -12,7 +12,7 @@ from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, 
 from perdure.flows.diagram import svg
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key, run_of, seconds_of, settled, where
+from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
 
 routes = Routes("executions")
 
@@ -80,7 +80,7 @@ async def state(call: Call[forms.StateQuery, Nothing]) -> Answer:
 
 
 def _point(at: str | None) -> int | datetime | None:
-    if at is None or at.isdecimal():
+    if at is None or is_version(at):
         return None if at is None else int(at)
     try:
         return datetime.fromisoformat(at)
@@ -163,7 +163,7 @@ async def retry(call: Call[Nothing, forms.ReasonIn]) -> Answer:
 async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
     """Start a new execution from a prefix of the log, with results or payloads edited by version."""
     body = call.body
-    if not all(version.isdecimal() for version in body.edit):
+    if not all(is_version(version) for version in body.edit):
         raise UsageError('edits are by version: {"4": …}')
     edit = {int(version): value for version, value in body.edit.items()}
     run = await run_of(call).fork(at=body.at, edit=edit, id=body.id, by=call.caller.user)

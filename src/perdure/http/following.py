@@ -20,7 +20,7 @@ from perdure.http import forms
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import FLOW, Answer, Call, Flow, Nothing, Routes
-from perdure.http.verbs import run_of
+from perdure.http.verbs import is_version, run_of
 from perdure.runtime.run import Run
 
 routes = Routes("executions")
@@ -49,7 +49,7 @@ def _after(call: Call[StreamQuery, Nothing]) -> int:
     if call.query.after is not None:
         return call.query.after
     last = call.headers.get("last-event-id", "0")
-    if not (last.isascii() and last.isdecimal() and len(last) < 19):
+    if not is_version(last):
         raise Refused(400, "Bad Event Id", f"Last-Event-ID is a version, not {last!r}")
     return int(last)
 

@@ -13,6 +13,8 @@ import uvicorn
 from perdure.errors import UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, check_bind
+from perdure.http.edge import HEADER_BYTES
+from perdure.http.protocol import impatient
 from perdure.runtime.app import Perdure
 
 #: Seconds that requests get to be answered when the server ends.
@@ -39,6 +41,8 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
         access_log=False,
         server_header=False,
         loop="none",
+        http=impatient(app.settings.api_deadline),
+        h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=GRACE,
     )
     server = Server(config)

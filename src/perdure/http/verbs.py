@@ -18,7 +18,14 @@ _HEADER = "idempotency-key"
 
 
 def run_of(call: Call[Any, Any]) -> Run[Any]:
-    return call.app.get(call.path["id"], call.tenant)
+    id = call.path["id"]
+    if not (id.isprintable() and len(id) < 1000):
+        raise Refused(400, "Bad Id", "this cannot be the id of an execution")
+    return call.app.get(id, call.tenant)
+
+
+def is_version(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
 
 
 def where(id: str) -> str:

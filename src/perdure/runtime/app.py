@@ -23,7 +23,7 @@ from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Row, ShownStatus, key_of
 from perdure.core.view import State
-from perdure.errors import UsageError
+from perdure.errors import StoreUnavailable, UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
@@ -51,6 +51,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
 from perdure.runtime.starting import Starts, forked
 from perdure.runtime.states import States
+from perdure.runtime.tenants import Tenants
 from perdure.runtime.worker import Worker
 from perdure.runtime.workflows import Workflows
 from perdure.runtime.writing import Writes
@@ -101,6 +102,8 @@ class Perdure:
         self.schedules = Schedules(self)
         #: One thing done to many executions.
         self.bulk = Bulk(self)
+        #: Tenants that are suspended.
+        self.tenants = Tenants(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
@@ -511,6 +514,13 @@ class Perdure:
     def _grace(self) -> int:
         """How long new work may wait for its hint to arrive; no time where hints say only that there is work."""
         return int(self.settings.grace * 1e6) if self.stream.carries else 0
+
+    def refuse_crowd(self) -> None:
+        """Raise StoreUnavailable while starts and events pile up before the store: for those who can come again."""
+        if self._opened is not None and (
+            why := self._writes.crowded(self.settings.api_writes, self.settings.api_patience)
+        ):
+            raise StoreUnavailable(f"{why}; nothing was written; try again")
 
     def _tenant(self, tenant: str | None) -> str:
         return self.tenant if tenant is None else checked_tenant(tenant)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+class _Place(NamedTuple, Generic[Q, A]):
+    item: Q
+    future: asyncio.Future[A]
+    since: float
 
 
 class Batch(Generic[Q, A]):
@@ -16,31 +22,46 @@ class Batch(Generic[Q, A]):
     def __init__(self, write: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], limit: int = 400) -> None:
         self._write = write
         self._limit = limit
-        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._waiting: list[_Place[Q, A]] = []
+        self._flight: list[_Place[Q, A]] = []  # what is being written
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, item: Q) -> A:
-        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[A] = loop.create_future()
+        self._waiting.append(_Place(item, future, loop.time()))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush(), name="perdure-batch")
         return await future
 
+    def __len__(self) -> int:
+        """How many have no answer yet."""
+        return len(self._flight) + len(self._waiting)
+
+    @property
+    def age(self) -> float:
+        """For how many seconds the oldest of them has waited."""
+        oldest = next(iter(self._flight or self._waiting), None)
+        return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.since
+
     async def _flush(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+            self._flight = batch
             try:
-                answers = await self._write([item for item, _ in batch])
+                answers = await self._write([place.item for place in batch])
             except BaseException as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(_copy(error))
+                for place in batch:
+                    if not place.future.done():
+                        place.future.set_exception(_copy(error))
                 if not isinstance(error, Exception):
                     raise
             else:
-                for (_, future), answer in zip(batch, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
+                for place, answer in zip(batch, answers, strict=True):
+                    if not place.future.done():
+                        place.future.set_result(answer)
+            finally:
+                self._flight = []
 
 
 def _copy(error: BaseException) -> BaseException:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from perdure.core import letters as mail, view
 from perdure.core.records import Head, Query, id_of, key_of, tenant_of
 from perdure.errors import ExecutionEnded, UsageError
+from perdure.runtime.checks import checked_cursor
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -159,7 +160,7 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
     if not 1 <= limit <= 1000:
         raise UsageError("limit must be between 1 and 1000")
     first = heapq.nsmallest if oldest else heapq.nlargest
-    after = _read_cursor(cursor)
+    after = None if cursor is None else checked_cursor(cursor, "dead()")
     best: list[Dead] = []
     async for some in _all(app, which):
         fresh = [one for one in some if after is None or (_place(one) > after if oldest else _place(one) < after)]
@@ -172,15 +173,6 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
 
 def _place(dead: Dead) -> tuple[int, str]:
     return round(dead.since.timestamp() * 1e6), dead.id
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    since, _, id = cursor.partition("-")
-    if not since.isdecimal() or not id:
-        raise UsageError(f"{cursor!r} is not a cursor that dead() gave")
-    return int(since), id
 
 
 async def examine(app: Perdure, id: str, tenant: str | None = None, events: int = 20) -> Case:

@@ -12,6 +12,7 @@ import msgspec
 from perdure.core.records import Head, Query, ShownStatus, key_of
 from perdure.errors import UsageError
 from perdure.ports import Store
+from perdure.runtime.checks import checked_cursor
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -37,6 +38,7 @@ async def find(
     """One page of a tenant's executions. Inner ones are shown only to those who ask for what may be inner."""
     if not 1 <= limit <= 1000:
         raise UsageError("limit must be between 1 and 1000")
+    place = None if cursor is None else checked_cursor(cursor, "find()")
     query = Query(
         tenant=tenant,
         status=status,
@@ -47,19 +49,10 @@ async def find(
         before=None if before is None else int(before.timestamp() * 1e6),
         fields=fields,
         limit=limit + 1,
-        cursor=_read_cursor(cursor, tenant),
+        cursor=None if place is None else (place[0], key_of(tenant, place[1])),
     )
     heads = await store.find(query)
     if len(heads) <= limit:
         return Page(heads)
     last = heads[limit - 1]
     return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
-
-
-def _read_cursor(cursor: str | None, tenant: str) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    at, _, id = cursor.partition("-")
-    if not at.isdecimal() or not id:
-        raise UsageError(f"{cursor!r} is not a cursor that find() gave")
-    return int(at), key_of(tenant, id)

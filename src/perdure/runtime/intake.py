@@ -4,6 +4,7 @@ Rules kept here:
 - News and mail for what is held are served at once, however full it is; the rest queues up, tenants in turn.
 - A hint is acknowledged after the answer to its hold: from then on the end of the lease is a due time.
 - A hold that was asked for is not forgotten when the worker is told to stop.
+- What is of a tenant that is suspended stays where it is.
 - What is for another queue or for other code is given back; what another worker holds is hinted to that one.
 """
 
@@ -28,6 +29,7 @@ from perdure.runtime.migration import asked_for
 from perdure.runtime.published import Published, Ref, ref_in, ref_of
 from perdure.runtime.resident import House, Resident
 from perdure.runtime.rooms import Rooms
+from perdure.runtime.tenants import NEWS, Resting
 
 #: Hints taken from the stream at once.
 _HINTS = 1000
@@ -46,6 +48,7 @@ class Intake:
         self,
         floor: Floor,
         rooms: Rooms,
+        resting: Resting,
         store: Store,
         stream: Stream,
         registry: Registry,
@@ -55,6 +58,7 @@ class Intake:
     ) -> None:
         self._floor = floor
         self._rooms = rooms
+        self._resting = resting
         self._store = store
         self._stream = stream
         self._registry = registry
@@ -73,7 +77,10 @@ class Intake:
         floor.metrics.hints.counts[""] += len(hints)
         served = []
         for hint in hints:
-            if hint.news:
+            if hint.news == NEWS:
+                self._resting.stale()
+                floor.look_at(floor.now())
+            elif hint.news:
                 floor.attempts.circuits.heard(hint.news, floor.now())
             elif not hint.key:
                 floor.look_at(floor.now())
@@ -110,6 +117,7 @@ class Intake:
                 self._mailman.call(key)
             else:
                 new.append(key)
+        new = self._resting.awake(new)
         if not new or self._floor.draining:
             return
         self._rooms.holding.update(new)

@@ -19,6 +19,7 @@ from perdure.runtime.intake import Intake
 from perdure.runtime.mailman import Mailman
 from perdure.runtime.rooms import Rooms
 from perdure.runtime.settings import Settings
+from perdure.runtime.tenants import Resting
 
 
 class Floor(Protocol):
@@ -34,6 +35,7 @@ class Relay:
         self,
         floor: Floor,
         rooms: Rooms,
+        resting: Resting,
         store: Store,
         stream: Stream,
         registry: Registry,
@@ -43,6 +45,7 @@ class Relay:
     ) -> None:
         self._floor = floor
         self._rooms = rooms
+        self._resting = resting
         self._store = store
         self._stream = stream
         self._registry = registry
@@ -70,6 +73,7 @@ class Relay:
                 self._next_round = now + self._grace
                 self._mailman.call_round()
             elif not full and not self._floor.draining:
+                await self._look_who_rests()
                 limit = min(self._rooms.free(), 500)
                 dues = await self._store.claim(queues, definitions, limit, self._grace)
                 await self._hint(dues)
@@ -88,6 +92,11 @@ class Relay:
                     async with asyncio.timeout(delay):
                         await self._nudge.wait()
                 self._nudge.clear()
+
+    async def _look_who_rests(self) -> None:
+        time = asyncio.get_running_loop().time()
+        if awake := await self._resting.look(time, self._floor.settings.probe):
+            await self._intake.take(awake[: self._rooms.free()])
 
     def _sleep(self, quiet: bool) -> float:
         """How long not to look: no longer than a lease, so that the end of a dead worker's lease is known in time."""

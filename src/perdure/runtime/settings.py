@@ -24,6 +24,7 @@ from perdure.runtime.urls import redacted
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(ge=0, description="per second")]
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     outbound_private: bool = False
     secret_files: str = ""
     webhook_window: Seconds = 300.0
+    api_rate: Rate = 1000.0
+    api_burst: Count = 2000
+    api_rates: str = ""
+    api_requests: Count = 1000
+    api_deadline: Seconds = 15.0
+    api_writes: Count = 10_000
+    api_patience: Seconds = 5.0
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -151,6 +159,13 @@ MEANING = {
     "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
     "secret_files": "a folder with a folder for each tenant, in which file:NAME is the file NAME",
     "webhook_window": "how far the time of a webhook may be from now; one that is older is refused",
+    "api_rate": "requests per second of one tenant to one API process, reads and writes each; 0 is any number",
+    "api_burst": "requests that a tenant may send at once, before the rate counts",
+    "api_rates": "the same for single tenants, as acme=50, mill=200/400 (a rate, or a rate and a burst)",
+    "api_requests": "requests that an API process serves at once, reads and writes each",
+    "api_deadline": "how long a request may take to arrive at the API",
+    "api_writes": "starts and events that may wait for the store before the API takes no more",
+    "api_patience": "how long one of them may wait before the API takes no more",
     "log_format": "console or json",
     "log_level": "debug, info, warning or error",
 }

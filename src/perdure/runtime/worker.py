@@ -37,6 +37,7 @@ from perdure.runtime.relay import Relay
 from perdure.runtime.resident import Resident
 from perdure.runtime.rooms import Rooms
 from perdure.runtime.settings import Settings
+from perdure.runtime.tenants import Resting
 
 log = logging.getLogger("perdure.worker")
 
@@ -72,9 +73,12 @@ class Worker:
         circuits = Circuits(self._tell, registry.breaker)
         self.attempts = Attempts(self, client, self._executor, circuits)
         self.attempts.counted = self.metrics.attempted
+        self._resting = Resting(store)
         self._mailman = Mailman(self, self.rooms, store, published)
-        self._intake = Intake(self, self.rooms, store, stream, registry, published, self._mailman, ended)
-        self._relay = Relay(self, self.rooms, store, stream, registry, clock, self._intake, self._mailman)
+        self._intake = Intake(self, self.rooms, self._resting, store, stream, registry, published, self._mailman, ended)
+        self._relay = Relay(
+            self, self.rooms, self._resting, store, stream, registry, clock, self._intake, self._mailman
+        )
         self._landing = Landing(self, self.rooms, stream, clock, self._relay, self._mailman, ended)
         self._committer = Committer(self._landing, store, clock, settings)
         self._errands: set[asyncio.Task[None]] = set()
@@ -92,6 +96,7 @@ class Worker:
         for workflow in self._registry.workflows():
             workflow.check()
         self._leases = await Leases.beside(self, self._store, self._stream)
+        await self._resting.look(self._loop.time(), 0)  # before the first hint is taken
         for loop in (
             self._intake.receive,
             self._intake.admit,

@@ -32,6 +32,14 @@ class Writes:
         self.starts = Batch(self._write_starts, self._group)
         self.sends = Batch(self._write_sends, self._group)
 
+    def crowded(self, most: int, patience: float) -> str:
+        """Why nobody should add to what waits for the store; empty while there is no reason."""
+        waiting = len(self.starts) + len(self.sends)
+        if waiting >= most:
+            return f"{waiting:,} writes wait for the store"
+        age = max(self.starts.age, self.sends.age)
+        return f"a write has waited for {age:.1f} s for the store" if age > patience else ""
+
     def joining(self) -> Joining:
         """The store, as one that writes in a transaction of the caller's."""
         if not isinstance(self._store, Joining):

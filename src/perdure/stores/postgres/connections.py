@@ -31,7 +31,11 @@ TRIES = 5
 SILENCE = 5.0
 
 
-async def connect(address: Address, name: str) -> Connection:
+#: The tenant of a session of the engine's own: all of them.
+EVERYBODY = "*"
+
+
+async def connect(address: Address, name: str, tenant: str = EVERYBODY) -> Connection:
     """A connection with the settings that every session of ours has."""
     milliseconds = {
         "statement_timeout": address.statement_timeout,
@@ -44,6 +48,7 @@ async def connect(address: Address, name: str) -> Connection:
             server_settings={
                 "application_name": name,
                 "jit": "off",
+                "perdure.tenant": tenant,
                 **{name: str(round(seconds * 1000)) for name, seconds in milliseconds.items()},
             },
         )
@@ -51,6 +56,8 @@ async def connect(address: Address, name: str) -> Connection:
 
 class Line:
     """One connection; who comes while it is in use waits."""
+
+    tenant = EVERYBODY  # whose rows a new connection sees
 
     def __init__(self, address: Address, name: str, prepare: Prepare | None = None) -> None:
         self._address = address
@@ -108,7 +115,7 @@ class Line:
         pause, end = 0.05, asyncio.get_running_loop().time() + self._address.connect_timeout
         while True:
             try:
-                return await connect(self._address, self._name)
+                return await connect(self._address, self._name, self.tenant)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 wrapped = trouble.unreachable(error, self._address.shown)
                 hopeless = type(wrapped) is StoreError

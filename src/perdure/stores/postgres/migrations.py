@@ -99,7 +99,8 @@ async def inspect(connection: Connection, address: Address) -> None:
         raise StoreError(f"{address.shown}: PostgreSQL {version.major} is too old; 14 is the oldest that will do")
     settings = await connection.fetchrow(
         "select current_setting('fsync') fsync, current_setting('synchronous_commit') synchronous_commit,"
-        " current_setting('full_page_writes') full_page_writes, current_setting('is_superuser') superuser"
+        " current_setting('full_page_writes') full_page_writes, current_setting('is_superuser') superuser,"
+        " (select rolbypassrls from pg_roles where rolname = current_user) bypasses"
     )
     off = [name for name in ("fsync", "synchronous_commit", "full_page_writes") if settings[name] == "off"]
     if off:
@@ -111,6 +112,11 @@ async def inspect(connection: Connection, address: Address) -> None:
         log.warning(
             "%s: this role is a superuser, which no worker needs; make a role for them and run"
             " `perdure migrate --grant ROLE`",
+            address.shown,
+        )
+    elif settings["bypasses"]:
+        log.warning(
+            "%s: this role has BYPASSRLS, so the database does not keep tenants apart; alter role … nobypassrls",
             address.shown,
         )
 

@@ -2,21 +2,24 @@
 
 Rules kept here: a verb is one round trip wherever nothing is in the way; holds, leases and commits have connections of
 their own, so that no search and no burst of starts delays them; the database's clock decides what is due. A group that
-holds a refusal is not written: what is refused gets its answer, and the rest is sent again.
+holds a refusal is not written: what is refused gets its answer, and the rest is sent again. Groups are of many tenants,
+so what is written is written by sessions that see all of them; what is read for one tenant is read by one that does
+not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from itertools import starmap
 from typing import Any, Literal, cast
 
 import asyncpg
 
 from perdure.core import events
+from perdure.core.behalf import seen_by
 from perdure.core.events import PROGRESS, TakenOver
 from perdure.core.records import (
     Backlog,
@@ -32,12 +35,15 @@ from perdure.core.records import (
     Sent,
     Start,
     Started,
+    tenant_of,
 )
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
-from perdure.stores.postgres.connections import Connection, Line, Lines
+from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines
+from perdure.stores.postgres.joining import as_tenants
+from perdure.stores.postgres.readers import Readers
 from perdure.stores.postgres.statements import Statements
 from perdure.stores.ticker import is_step
 
@@ -72,7 +78,9 @@ class PostgresStore:
         # Two, because a hold may have to wait for a commit in flight, and leases must be renewed meanwhile.
         self._holds = Lines(self.address, "perdure holds", 2, prepare)
         self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
+        self._reads = Readers(self.address, "perdure reads", self.address.readers, prepare)
         self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
+        self._lent: set[int] = set()  # connections of ours in the hands of others
 
     async def open(self) -> None:
         self._make_lines()  # a store may be opened again, on another event loop
@@ -80,7 +88,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         await self._commits.close()
-        for lines in (self._holds, self._calls, self._guests):
+        for lines in (self._holds, self._calls, self._reads, self._guests):
             await lines.close()
 
     def twin(self) -> PostgresStore:
@@ -296,40 +304,49 @@ class PostgresStore:
     # Reading
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
-        rows = await self._calls.run(lambda c: c.fetch(self._sql.read, key, after, until, limit), writes=False)
+        rows = await self._look(tenant_of(key), lambda c: c.fetch(self._sql.read, key, after, until, limit))
         return list(starmap(Row, rows))
 
     async def head(self, key: str) -> Head | None:
-        found = await self._calls.run(lambda c: c.fetchrow(self._sql.head, key), writes=False)
+        found = await self._look(tenant_of(key), lambda c: c.fetchrow(self._sql.head, key))
         return None if found is None else Head(*found)
 
     async def find(self, query: Query) -> list[Head]:
         statement, values = search.statement(query, self._sql.schema)
-        return list(starmap(Head, await self._calls.run(lambda c: c.fetch(statement, *values), writes=False)))
+        return list(starmap(Head, await self._look(query.tenant, lambda c: c.fetch(statement, *values))))
+
+    async def _look(self, home: str | None, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Read with the eyes of one tenant, if there is one."""
+        tenant = seen_by(home)
+        if tenant is None:
+            return await self._calls.run(work, writes=False)
+        return await self._reads.read(tenant, work)
 
     # In a transaction of the caller's
 
     async def start_in(self, connection: Any, starts: Sequence[Start], grace: int) -> list[Started]:
-        with self._joined():
+        async with self._joined(connection, {tenant_of(start.key) for start in starts}):
             answers = await self._start(connection, starts, grace)
             await connection.execute(self._sql.notify, self.address.channel)
         return answers
 
     async def send_in(self, connection: Any, mail: Sequence[Mail], grace: int) -> list[Sent]:
-        with self._joined():
+        async with self._joined(connection, {tenant_of(letter.key) for letter in mail}):
             answers = await self._send(connection, mail, grace)
             await connection.execute(self._sql.notify, self.address.channel)
         return answers
 
     async def commit_in(self, connection: Any, group: Sequence[Commit], grace: int) -> list[Outcome]:
-        with self._joined():
+        async with self._joined(connection, {EVERYBODY}):
             return await self._commit(connection, group, grace, within=_savepoint)
 
-    @contextmanager
-    def _joined(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _joined(self, connection: Any, tenants: set[str]) -> AsyncIterator[None]:
         """Errors inside the caller's transaction: it has not been committed, so nothing was written."""
         try:
-            yield
+            # A connection that we have lent out ourselves sees everybody as it is.
+            async with nullcontext() if id(connection) in self._lent else as_tenants(connection, tenants):
+                yield
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise trouble.meaning(error, self.address.shown, writes=False) from error
 
@@ -338,11 +355,14 @@ class PostgresStore:
         """A connection with an open transaction, which commits at the end of the block."""
         async with self._guests.borrow() as line:
             connection, transaction = await line.run(_begin, writes=False)
+            self._lent.add(id(connection))
             try:
                 yield connection
             except BaseException:
                 await _roll_back(line, transaction)
                 raise
+            finally:
+                self._lent.discard(id(connection))
             try:
                 async with asyncio.timeout(line.patience):
                     await transaction.commit()

@@ -1,0 +1,40 @@
+"""On whose behalf the present task asks: the tenant of a caller from outside, whose credential said so.
+
+    with on_behalf_of("acme"):
+        await app.get("order-1").head()
+
+Rules kept here: it narrows and never widens. A store that can keep tenants apart by itself shows, within the block, no
+rows but the caller's, whatever key or query it is given. What the engine keeps under a tenant of its own (those have a
+colon, which no caller's tenant can have) is no tenant's data, and stays readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_caller: ContextVar[str | None] = ContextVar("perdure_behalf", default=None)
+
+
+@contextmanager
+def on_behalf_of(tenant: str | None) -> Iterator[None]:
+    """For the time of the block; None is nobody in particular, and undoes what is set inside."""
+    token = _caller.set(tenant)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+def answer_to(tenant: str) -> None:
+    """From now on, until the block around it ends: for those who learn in the middle of it who asks."""
+    _caller.set(tenant)
+
+
+def seen_by(home: str | None) -> str | None:
+    """The tenant whose rows may be looked at to find something of `home`; None for those of all tenants."""
+    caller = _caller.get()
+    if caller is None or (home is not None and ":" in home):
+        return home
+    return caller

@@ -1,0 +1,58 @@
+"""The gate before every route that needs a credential: who calls, whether they may, and whether there is room.
+
+Rules kept here: what costs least is asked first. Writes are refused while those before them do not get through to the
+store; requests are counted before their credential is checked; only then does the store learn whom it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from starlette.requests import Request
+
+from perdure.core.behalf import answer_to
+from perdure.errors import Unauthenticated
+from perdure.http.caller import ANYBODY, Caller
+from perdure.http.rates import Pace, Rates, Sort, read_paces
+from perdure.http.route import Route
+from perdure.runtime.app import Perdure
+
+
+class Asks(Protocol):
+    """Says who calls, or raises."""
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller: ...
+
+
+class Gate:
+    def __init__(self, app: Perdure, asks: Asks) -> None:
+        usual = Pace(app.settings.api_rate, app.settings.api_burst)
+        self._app = app
+        self._asks = asks
+        self._rates = Rates(usual, read_paces(app.settings.api_rates, usual))
+
+    async def passed(self, request: Request, route: Route) -> Caller:
+        """Whoever may do this, now."""
+        if route.scope is None:
+            return ANYBODY
+        sort: Sort = "reads" if route.method == "GET" else "writes"
+        if sort == "writes":
+            self._app.refuse_crowd()
+        caller = await self._counted(request, sort)
+        caller.require(route.scope)
+        answer_to(caller.tenant)
+        return caller
+
+    async def _counted(self, request: Request, sort: Sort) -> Caller:
+        credential = request.headers.get("authorization", "")
+        address = request.client.host if request.client is not None else ""
+        counted = self._rates.admit(credential, address, sort)
+        try:
+            caller = await self._asks.caller(request.headers)
+        except Unauthenticated:
+            self._rates.forget(credential)
+            raise
+        if not counted:
+            self._rates.proven(credential, address, caller.tenant, sort)
+        return caller
