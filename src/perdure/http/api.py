@@ -18,6 +18,7 @@ from perdure.http import (
     overview,
     schedules,
     system,
+    tasks,
 )
 from perdure.http.browse import POLICY, page
 from perdure.http.openapi import describe
@@ -48,6 +49,7 @@ ALL = [
     *following.routes.all,
     *events.routes.all,
     *definitions.routes.all,
+    *tasks.routes.all,
     *system.routes.all,
     *routes.all,
     *external.routes.all,

@@ -51,6 +51,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
 from perdure.runtime.starting import Starts, forked
 from perdure.runtime.states import States
+from perdure.runtime.tasks import Tasks
 from perdure.runtime.worker import Worker
 from perdure.runtime.workflows import Workflows
 from perdure.runtime.writing import Writes
@@ -101,6 +102,8 @@ class Perdure:
         self.schedules = Schedules(self)
         #: One thing done to many executions.
         self.bulk = Bulk(self)
+        #: Tasks for people: what workflows ask of a person.
+        self.tasks = Tasks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
