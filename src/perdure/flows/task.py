@@ -74,6 +74,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     due: int | None = None  # microseconds after its start
     escalations: tuple[Escalation, ...] = ()
     priority: int = 0
+    expires: bool = True  # by itself when it is due; or else who asks for it sees to that
 
     @property
     def form_version(self) -> str:
@@ -217,7 +218,7 @@ async def _task(running: Replay, order: Order) -> Raw:
             except TimeoutError:
                 desk.escalate(step.to)
         try:
-            async with asyncio.timeout_at(None if order.due is None else order.due / 1e6):
+            async with asyncio.timeout_at(order.due / 1e6 if order.due is not None and order.expires else None):
                 return await desk.completed()
         except TimeoutError:
             raise desk.expire() from None

@@ -250,13 +250,13 @@ class PersonStep(Step[model.Person]):
             return Left(handle="timeout")
 
     def _order(self, at: At) -> Order:
-        """What is asked; its time is over when that of the node is."""
+        """What is asked. When the time of the node is over, the node withdraws it."""
         given, deadline = at.token.given, at.deadline
         due = None if deadline is None else max(0, math.ceil((deadline - at.running.loop.time()) * 1e6))
         users = (str(given["assign"]),) if given.get("assign") else ()
         title, form = str(given.get("task", "")), self.data.form
         to = People(users, tuple(self.data.roles))
-        return Order(self.id, title, form, to, given.get("with"), due, priority=self.data.priority)
+        return Order(self.id, title, form, to, given.get("with"), due, priority=self.data.priority, expires=False)
 
 
 class LoopStep(Step[model.Loop]):
