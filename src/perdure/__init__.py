@@ -29,6 +29,7 @@ from perdure.errors import (
     ExpressionError,
     External,
     Forbidden,
+    FormInvalid,
     InvalidValue,
     LimitReached,
     LockLost,
@@ -38,6 +39,7 @@ from perdure.errors import (
     PerdureError,
     Permanent,
     StoreError,
+    TaskExpired,
     Transient,
 )
 from perdure.flows.action import Action, action
@@ -45,6 +47,7 @@ from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
+from perdure.flows.person import Escalate, Role, person, role
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.bulk import Bulk, Operation
@@ -56,6 +59,7 @@ from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
 from perdure.runtime.schedules import Fired, Schedule, Schedules
 from perdure.runtime.settings import Settings
+from perdure.runtime.tasks import Task, TaskPage, Tasks
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -81,6 +85,7 @@ __all__ = [
     "DefinitionNotFound",
     "Definitions",
     "Do",
+    "Escalate",
     "EventConflict",
     "EventRefused",
     "ExecutionCancelled",
@@ -93,6 +98,7 @@ __all__ = [
     "External",
     "Fired",
     "Forbidden",
+    "FormInvalid",
     "Graph",
     "Handled",
     "InvalidValue",
@@ -111,17 +117,24 @@ __all__ = [
     "Problem",
     "Received",
     "Retry",
+    "Role",
     "Run",
     "Schedule",
     "Schedules",
     "Settings",
     "State",
     "StoreError",
+    "Task",
+    "TaskExpired",
+    "TaskPage",
+    "Tasks",
     "To",
     "Transient",
     "Workflow",
     "action",
     "event",
+    "person",
+    "role",
     "webhook_sink",
     "workflow",
 ]

@@ -5,6 +5,7 @@
     │   ├── Forbidden             a call that cannot be replayed, inside a workflow
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
     │   │   ├── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
+    │   │   ├── FormInvalid       what a person filled in does not fit the form, all of it in `problems`
     │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
     │   ├── DefinitionNotFound    no definition of that name and version was published
     │   ├── DefinitionConflict    a published version is something else than what it should be
@@ -22,7 +23,7 @@
     │   ├── ExecutionExists       the id is taken by a run with another input
     │   ├── ExecutionEnded        it has ended and takes no more events
     │   ├── EventConflict         the event id was used before with another payload
-    │   ├── EventRefused          a machine does not take the event, in this state or from this sender
+    │   ├── EventRefused          a machine or a task does not take the event, in this state or from this sender
     │   ├── TaskLost              the external task has ended, or is another worker's by now
     │   ├── MigrationRefused      it cannot go on with another version of its definition, now or at all
     │   ├── ExecutionFailed       what result() raises for a failed run
@@ -37,6 +38,7 @@
     ├── ActionFailed              what awaiting an action raises in a workflow
     ├── ProcessDied               the process of an action ended before it answered
     ├── ChildFailed               what awaiting a child workflow raises
+    ├── TaskExpired               what awaiting a person raises when the task was not done in time
     ├── Nondeterminism            the code asks for other commands than the log records
     ├── NeverWakes                the workflow waits for something that no event can bring
     ├── Undecodable               the log holds something that this code cannot read
@@ -85,6 +87,14 @@ class DefinitionInvalid(InvalidValue):
     def __init__(self, what: str, problems: Sequence[Any]) -> None:
         lines = [f"{what} has {len(problems)} mistake{'s' if len(problems) > 1 else ''}:", *map(str, problems)]
         super().__init__("\n- ".join(lines))
+        self.problems = list(problems)
+
+
+class FormInvalid(InvalidValue):
+    """What a person filled in does not fit the form of the task; `problems` has all of it, each with its place."""
+
+    def __init__(self, what: str, problems: Sequence[Any]) -> None:
+        super().__init__(f"{what}: {'; '.join(map(str, problems))}")
         self.problems = list(problems)
 
 
@@ -170,7 +180,7 @@ class EventConflict(ExecutionError):
 
 
 class EventRefused(ExecutionError):
-    """A machine does not take the event: not in the state it is in, or not from whoever sent it."""
+    """A machine or a task does not take the event: not in the state it is in, or not from whoever sent it."""
 
 
 class TaskLost(ExecutionError):
@@ -273,6 +283,10 @@ class ChildFailed(PerdureError):
         self.child = child
         self.type = type
         self.details = details
+
+
+class TaskExpired(PerdureError, TimeoutError):
+    """Nobody did the task in time. It is a TimeoutError, so code may treat it like any other."""
 
 
 class Nondeterminism(PerdureError):

@@ -10,9 +10,9 @@ import pytest
 
 from perdure.core import copies, events as ev
 from perdure.core.records import Row
-from perdure.flows.registry import registry
 from tests.corpus import workflows
 from tests.corpus.drive import LOGS, evict, newest_checkpoint, replay_of, settle_outputs, trackless
+from tests.corpus.workflows import CORPUS
 
 PATHS = sorted(LOGS.glob("*.json"))
 each_log = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -23,7 +23,7 @@ def read(path: Path) -> tuple[Any, list[Row]]:
     _, rows = copies.restore(json.loads(path.read_text()))
     first = ev.read(rows[0])
     assert isinstance(first, ev.Started)
-    return registry.workflow(first.workflow, first.version), rows
+    return CORPUS[first.workflow.removeprefix("corpus.")].workflow, rows
 
 
 @each_log

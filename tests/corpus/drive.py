@@ -25,7 +25,7 @@ from perdure.core import copies, events as ev, loop as loops
 from perdure.core.codec import encode
 from perdure.core.commands import Asked, Limits
 from perdure.core.loop import where
-from perdure.core.records import Row
+from perdure.core.records import PERSON, Row
 from perdure.core.replay import Definition, Replay
 from tests.corpus import graphs, machines, workflows  # noqa: F401 - graphs and machines add to the corpus
 from tests.corpus.workflows import CORPUS, Member
@@ -72,6 +72,7 @@ def look(replay: Replay) -> dict[str, Any]:
     return {
         "actions": {ref: (asked.spec.name, text(asked.args), asked.at) for ref, asked in replay.actions.items()},
         "children": {ref: (asked.spec.name, text(asked.args)) for ref, asked in replay.children.items()},
+        "lasting": sorted(replay.lasting),
         "timers": {ref: replay.due_of(handle) for ref, handle in replay.loop.timers.items()},
         "waiters": [(list(waiter.wanted), dict(waiter.match), waiter.since) for waiter in replay.waiters],
         "buffer": [(one.id, one.name) for one in replay.buffer],
@@ -176,6 +177,7 @@ class Drive:
         replay = self.replay
         choices: list[tuple[str, Any]] = [("action", ref) for ref in replay.actions if ref not in self.settled]
         choices += [("child", ref) for ref in replay.children if ref not in self.settled]
+        choices += [("task", ref) for ref in sorted(replay.lasting) if ref not in self.settled]
         choices += [("late", ref) for ref in self.dropped if ref not in self.settled][:1]
         if self.events:
             choices.append(("event", self.events[0]))
@@ -189,6 +191,8 @@ class Drive:
             self.drive(self.result(self.replay.actions[what]))
         elif kind == "child":
             self.drive(self.child_result(self.replay.children[what]))
+        elif kind == "task":
+            self.drive(self.task_result(what))
         elif kind == "late":  # the attempt was told to stop, and finished all the same
             dropped = self.dropped[what]
             self.drive(ev.ActionSettled(what, dropped.name, dropped.args, Raw(b"1")))
@@ -217,9 +221,17 @@ class Drive:
     def child_result(self, asked: Asked) -> ev.ChildSettled:
         id = f"run.{asked.ref}"
         if self.case.failing and self.below(3) == 0:
-            kind = ("Declined", "Cancelled")[self.below(2)]
+            kinds = ("TaskExpired" if asked.spec.name == PERSON else "Declined", "Cancelled")
+            kind = kinds[self.below(2)]
             return ev.ChildSettled(asked.ref, id, error=ev.Error(kind, "of the child"), status="failed")
         return ev.ChildSettled(asked.ref, id, Raw(b"%d" % (10 * asked.ref)))
+
+    def task_result(self, ref: int) -> ev.ChildSettled:
+        """What a person says who is asked by a graph: something, or nothing in time."""
+        if self.case.failing and self.below(2) == 0:
+            error = ev.Error("TaskExpired", "nobody did it")
+            return ev.ChildSettled(ref, f"run.{ref}", error=error, status="failed")
+        return ev.ChildSettled(ref, f"run.{ref}", Raw(b"7"))
 
     def cancel(self) -> None:
         self.cancels += 1
@@ -481,6 +493,12 @@ RECORDED = (
     Case("graph_of_people", 2),
     Case("graph_of_errors", 1),
     Case("graph_that_undoes", 4),
+    Case("asks_persons", 3, failing=True),
+    Case("graph_that_asks", 1, failing=True),
+    Case("graph_of_waits", 1),
+    Case("graph_of_waits", 2),
+    Case("graph_of_waits", 3, failing=True),
+    Case("graph_of_waits", 2, cancel_at=4),
 )
 
 

@@ -431,3 +431,22 @@ add(
     "start > named > listed > each:each > many > each",
     "each:done > drawn > bad > end",
 )
+
+add(
+    "graph_that_asks",
+    {
+        "p": "parallel",
+        "each": ("loop", {"items": "[range(25)]"}),
+        "ask": ("person", {"task": "${ .item }", "form": {"type": "integer"}}),
+        "nap": delay(0.3),
+        "count": ("set", {"variables": {"n": "${ .variables.n + 1 }"}}),
+        "more": ("condition", {"when": ".variables.n < 25"}),
+        "join": "join",
+        "end": ("end", {"result": "${ [.outputs.each, .variables.n] }"}),
+    },
+    "start > p > each:each > ask > each",
+    "each:done > join",
+    "p > nap > count > more:true > nap",
+    "more:false > join > end",
+    variables={"n": 0},
+)

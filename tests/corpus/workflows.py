@@ -18,7 +18,19 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from perdure import ActionFailed, ChildFailed, ExecutionFailed, Workflow, action, event, workflow
+from perdure import (
+    ActionFailed,
+    ChildFailed,
+    Escalate,
+    ExecutionFailed,
+    TaskExpired,
+    Workflow,
+    action,
+    event,
+    person,
+    role,
+    workflow,
+)
 
 #: What is sent from outside: name and payload, and perhaps who sends it and with which roles.
 Events = tuple[tuple[str, Any] | tuple[str, Any, str, tuple[str, ...]], ...]
@@ -1493,3 +1505,25 @@ async def any_call() -> str:
             return str(await event("call"))
     except TimeoutError:
         return "nobody called"
+
+
+@member(("call", "hello"))
+async def asks_persons() -> list[Any]:
+    """One after the other, two at once, and one against the clock."""
+
+    async def ask(name: str, **more: Any) -> Any:
+        try:
+            return await person(name, form=int, **more)
+        except TaskExpired:
+            return "late"
+        except ChildFailed as error:
+            return error.type
+
+    seen = [await ask("first", assign=role("heads"), due=60, escalate=[Escalate(30, to="ann")], data={"n": 1})]
+    seen += await asyncio.gather(ask("left", title="Left?"), ask("right", due=5, default=-1))
+    try:
+        async with asyncio.timeout(1):
+            seen.append(await ask("quick"))
+    except TimeoutError:
+        seen.append(await tried("nobody was quick"))
+    return [*seen, await any_call()]

@@ -35,6 +35,7 @@ SAYS = {
         "put samovar back",
         "refused",
     ],
+    "person_approval": ["409, task spend-1.1", "is not of type", "→ yes, go", "→ nobody decided", "by escalate"],
     "poller": ["looks", "of them are replayed"],
     "webhook_start": ["orders msg_1: 202 o-1", "401 Unauthenticated", "o-1 → parcel-tea", "completed, signed"],
 }

@@ -250,6 +250,22 @@ async def test_a_catch_all_cannot_swallow_a_cancel_for_ever(world: World) -> Non
     assert (last.type, last.data.get("forced")) == ("Cancelled", True)
 
 
+async def test_an_execution_that_is_cancelled_at_once_takes_its_children_with_it(world: World) -> None:
+    @workflow
+    async def child() -> None:
+        await event("never")
+
+    @workflow
+    async def parent() -> None:
+        await child()
+
+    run = await world.start(parent, id="p")
+    await world.settle()
+    await run.cancel(now=True)
+    await world.settle()
+    assert (await run.status(), await world.app.get("p.1").status()) == ("cancelled", "cancelled")
+
+
 async def test_a_workflow_that_ignores_the_cancel_and_returns_is_completed_with_a_note(world: World) -> None:
     @workflow
     async def polite() -> str:

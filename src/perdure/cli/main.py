@@ -21,6 +21,7 @@ from perdure.cli import (
     runs,
     schedules,
     store,
+    tasks,
     tenants,
     work,
 )
@@ -32,6 +33,7 @@ _ORDER = (work.WORK, runs.RUNS, look.PANEL, runs.COURSE, definitions.PANEL, logs
 app.add_typer(schedules.group, rich_help_panel=schedules.PANEL)
 app.add_typer(bulk.group, rich_help_panel=runs.COURSE)
 app.add_typer(dead.group, rich_help_panel=runs.COURSE)
+app.add_typer(tasks.group, rich_help_panel=runs.RUNS)
 app.add_typer(definitions.group, rich_help_panel=definitions.PANEL)
 app.add_typer(keys.group, rich_help_panel=keys.PANEL)
 app.add_typer(hooks.group, rich_help_panel=hooks.PANEL)

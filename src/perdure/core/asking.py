@@ -64,6 +64,7 @@ class Asking:
         self.fresh: list[int] = []  # actions asked for and not yet taken
         self.stops: list[int] = []  # actions no longer wanted
         self.child_stops: list[int] = []
+        self.lasting: set[int] = set()  # children that outlive a checkpoint
         self.outputs: list[ev.Event] = []
         self.cancel: ev.CancelRequested | None = None
         self.undos: list[Undo] = []
@@ -151,6 +152,23 @@ class Asking:
             if self.children.pop(asked.ref, None) is not None and not self.loop.closed:
                 self.child_stops.append(asked.ref)
             raise
+
+    def begin_lasting(self, workflow: Spec, version: int, args: Raw) -> int:
+        """Start a child that outlives checkpoints; gives its number.
+
+        Its outcome comes as an event with the id and the name `/child:NUMBER`: events outlive checkpoints as well.
+        """
+        self.loop.refuse_if_closed()
+        ref = self._ask("child", workflow, args).ref
+        self.lasting.add(ref)
+        self._emit_once(ev.ChildStarted(ref, f"{id_of(self.key)}.{ref}", workflow.name, version, args))
+        return ref
+
+    def withdraw(self, ref: int) -> None:
+        """Nobody waits for this child any more."""
+        if ref in self.lasting:
+            self.lasting.discard(ref)
+            self.child_stops.append(ref)
 
     async def receive(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Any:
         """The next event of one of these names whose payload matches: (event, value)."""

@@ -56,6 +56,8 @@ def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str) -> list[R
             continue
         if isinstance(event, ev.Started):
             event = structs.replace(event, forked=origin, seed=event.seed or origin.rpartition("@")[0])
+        if isinstance(event, ev.Restarted) and event.lasting:
+            event = structs.replace(event, lasting=[ref for ref in event.lasting if ref in settled])
         if row.version in edits:
             event = _edited(event, row.version, edits[row.version])
         copied.append(ev.row(event, len(copied) + 1, times.get(row.version, row.at), 0, row.message_id))

@@ -140,6 +140,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     undos: list[Owed] = []
     by: str = ""  # who asked for another version, if somebody did
     callback: Callback | None = None  # as when it started
+    lasting: list[int] = []  # children that are still open
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):

@@ -18,8 +18,9 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 
 #: A workflow's name has no colon, except for the engine's own: an action that runs apart from the execution that asked
-#: for it is an execution of `action:NAME`, a lock one of `lock:`.
+#: for it is an execution of `action:NAME`, a lock one of `lock:`, a task for a person one of `person:`.
 ACTION = "action:"
+PERSON = "person:"
 #: What was published at run time is named `published:NAME@VERSION`, and found in the store by whoever serves any of it.
 PUBLISHED = "published:"
 #: What an action waits in whose code is not Python's: a queue `external:TENANT/QUEUE`, which no worker serves.

@@ -13,7 +13,7 @@ or happen now; what the code asks for comes out as open actions, children and ou
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 from msgspec import Raw
@@ -146,6 +146,9 @@ class Replay(Asking):
         match event:
             case ev.ActionSettled():
                 self._settle(self.actions, event)
+            case ev.ChildSettled() if event.ref in self.lasting:
+                self.lasting.discard(event.ref)
+                self._turn(self._deliver, _received(event))
             case ev.ChildSettled():
                 self._settle(self.children, event)
             case ev.TimerFired():
@@ -278,6 +281,7 @@ class Replay(Asking):
         self.published = _decode_json(event.published) or {}
         self.cancel, self.outcome = event.cancel, None
         self.actions, self.children, self.waiters, self.orphans = {}, {}, [], {}
+        self.lasting = set(event.lasting)
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
         self.hash, self.callback, self.position = event.hash, event.callback, None
@@ -303,11 +307,20 @@ class Replay(Asking):
             return ev.Completed(main.result(), note)
         if isinstance(error, RestartWith):
             # What was kept back is not in the log that a replay from the checkpoint sees.
-            kept_back = [event for event, _ in self._backlog if isinstance(event, ev.EventReceived)]
+            self.buffer += [_received(event) for event, _ in self._backlog if self._lasts(event)]
             self._backlog.clear()
-            self.buffer += [_received(event) for event in kept_back]
             return self.restarted(error.input, error.undos, self.definition.version, self.hash)
         return ev.Failed(describe(error), self.kept)
+
+    def _lasts(self, event: ev.Event) -> TypeGuard[ev.EventReceived | ev.ChildSettled]:
+        """Whether an input means something also after a checkpoint."""
+        match event:
+            case ev.EventReceived():
+                return True
+            case ev.ChildSettled():
+                return event.ref in self.lasting
+            case _:
+                return False
 
     def restarted(self, input: Raw, undos: list[ev.Owed], version: int, hash: str, by: str = "") -> ev.Restarted:
         """A checkpoint of what is here, for this version of the definition."""
@@ -327,6 +340,7 @@ class Replay(Asking):
             undos,
             by,
             self.callback,
+            sorted(self.lasting),
         )
 
     def _end(self, outcome: Outcome) -> None:
@@ -379,5 +393,8 @@ class Replay(Asking):
         )
 
 
-def _received(event: ev.EventReceived) -> ev.Received:
+def _received(event: ev.EventReceived | ev.ChildSettled) -> ev.Received:
+    if isinstance(event, ev.ChildSettled):
+        name = f"/child:{event.ref}"
+        return ev.Received(name, name, Raw(_encode_json(event)))
     return ev.Received(event.id, event.name, event.payload, event.by, event.roles)

@@ -111,7 +111,8 @@ def fold(state: State, row: Row) -> State:
             state.published = _decode(event.published) or {}
             if event.workflow:
                 state.definition = definition_of(event.workflow, event.version, event.hash)
-            state.timers, state.children = {}, {}
+            state.timers = {}
+            state.children = {ref: id for ref, id in state.children.items() if ref in event.lasting}
             state.actions = {ref: a for ref, a in state.actions.items() if a.status != "open"}
         case ev.Completed():
             state.status, state.result = "completed", _decode(event.result)

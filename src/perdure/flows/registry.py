@@ -64,7 +64,7 @@ class Registry:
         return self._workflows[name, max(versions) if version is None else version]
 
     def find(self, definition: str) -> Workflow[..., Any] | None:
-        """The workflow of this name and version, or what stands for an action that runs apart."""
+        """The workflow of this name and version, the engine's own as well, or what stands for an action apart."""
         if definition.startswith(ACTION):
             return self._apart(definition)
         if definition in self._inner:
@@ -117,7 +117,7 @@ class Registry:
         return [f"{name}@{version}" for name, version in self._workflows]
 
     def served(self) -> list[str]:
-        """All that a worker with this registry can run: workflows, actions that run apart, whatever was published."""
+        """All that a worker with this registry can run: workflows, actions apart, the engine's own, the published."""
         actions = [f"{ACTION}{one.name}@{one.version}" for one in self.actions() if not one.how.external]
         return [*self.definitions(), *self._inner, *dict.fromkeys(actions), PUBLISHED]
 

@@ -27,11 +27,12 @@ class Schema:
     perdure.errors.InvalidValue: not a JSON Schema: "objekt" is not valid under any of the schemas listed in ...
     """
 
-    def __init__(self, schema: dict[str, Any] | bool) -> None:
+    def __init__(self, schema: dict[str, Any] | bool, formats: bool = False) -> None:
+        """With `formats` a text that is to be a date, a UUID and the like must be one, whatever the draft says."""
         self.schema = schema
         try:
             self._validator = jsonschema_rs.validator_for(
-                schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+                schema, offline=True, pattern_options=jsonschema_rs.RegexOptions(), validate_formats=formats or None
             )
         except (ValueError, TypeError) as error:
             reason = str(error).partition("\n")[0]
@@ -39,11 +40,12 @@ class Schema:
 
     def check(self, value: Any) -> list[str]:
         """What is wrong with a value, each with its place."""
-        found = []
-        for error in self._validator.iter_errors(value):
-            place = ".".join(str(part) for part in error.instance_path)
-            found.append(f"{place}: {error.message}" if place else error.message)
-        return found
+        return [f"{place}: {message}" if place else message for place, message in self.faults(value)]
+
+    def faults(self, value: Any) -> list[tuple[str, str]]:
+        """What is wrong with a value: the place, empty for the whole of it, and what it is."""
+        wrong = self._validator.iter_errors(value)
+        return [(".".join(map(str, error.instance_path)), error.message) for error in wrong]
 
     def refuse(self, value: Any, what: str) -> None:
         """InvalidValue if it does not fit."""

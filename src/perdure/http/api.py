@@ -18,6 +18,7 @@ from perdure.http import (
     overview,
     schedules,
     system,
+    tasks,
 )
 from perdure.http.browse import POLICY, page
 from perdure.http.gate import Asks
@@ -49,6 +50,7 @@ ALL = [
     *following.routes.all,
     *events.routes.all,
     *definitions.routes.all,
+    *tasks.routes.all,
     *system.routes.all,
     *routes.all,
     *external.routes.all,

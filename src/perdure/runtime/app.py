@@ -51,6 +51,7 @@ from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
 from perdure.runtime.starting import Starts, forked
 from perdure.runtime.states import States
+from perdure.runtime.tasks import Tasks
 from perdure.runtime.tenants import Tenants
 from perdure.runtime.worker import Worker
 from perdure.runtime.workflows import Workflows
@@ -104,6 +105,8 @@ class Perdure:
         self.bulk = Bulk(self)
         #: Tenants that are suspended.
         self.tenants = Tenants(self)
+        #: Tasks for people: what workflows ask of a person.
+        self.tasks = Tasks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)

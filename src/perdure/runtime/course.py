@@ -217,7 +217,7 @@ class Course:
     def _begin_child(self, replay: Replay, started: ev.ChildStarted) -> None:
         asked = replay.children.get(started.ref)
         queue = started.queue or self.queue
-        if asked is not None and not started.hash:
+        if asked is not None and not started.hash and isinstance(asked.spec, Workflow):
             queue = started.queue or asked.spec.queue
             self._ground.use(asked.spec)
         self.kin.begin_child(started, queue, self.at)
@@ -256,6 +256,10 @@ class Course:
 
     def end(self, replay: Replay) -> End:
         status, result, _ = summary.ended(replay.outcome)
+        if isinstance(replay.outcome, ev.Cancelled) and replay.outcome.forced:
+            # Its code could not let go of its children.
+            self.kin.cancel_children(sorted(self.notes.offspring))
+            self.notes.offspring.clear()
         self.kin.recall_all()
         self.kin.tell_parent(replay, self.workflow)
         return End(status, result, self.notes.published, replay.base)

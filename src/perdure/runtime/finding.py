@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from perdure.core.records import Head, Query, ShownStatus, key_of
+from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import checked_cursor
@@ -54,5 +54,9 @@ async def find(
     heads = await store.find(query)
     if len(heads) <= limit:
         return Page(heads)
-    last = heads[limit - 1]
-    return Page(heads[:limit], f"{last.started_at}-{last.key.partition('/')[2]}")
+    return Page(heads[:limit], cursor_after(heads[limit - 1]))
+
+
+def cursor_after(head: Head) -> str:
+    """Names the page that begins behind this execution."""
+    return f"{head.started_at}-{id_of(head.key)}"

@@ -95,7 +95,6 @@ class Mailbox:
         at_once = wish.now or course.stuck is not None  # stuck code cannot clean up
         course.append(ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once), now, message_id)
         if course.replay is None:
-            course.kin.cancel_children(sorted(course.notes.offspring))
             course.kin.recall_all()
             course.replay = Replay(course.key, course.workflow, self._settings.limits)
             course.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=course.version - 1)

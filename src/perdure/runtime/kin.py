@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.callbacks import Ended
+from perdure.core.codec import encode
 from perdure.core.commands import Asked
-from perdure.core.records import ACTION, End, Held, Hint, Mail, Start, id_of, is_external, key_of, tenant_of
+from perdure.core.records import ACTION, PERSON, End, Held, Hint, Mail, Start, id_of, is_external, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.flows.apart import Apart, args_of, order
+from perdure.flows.task import first_shown, read_order
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import key_of_call
 from perdure.runtime.callbacks import call_back
@@ -43,7 +45,7 @@ class Kin:
             return self._notes.parent_queue or self._queue
         ref = key.removeprefix(f"{self._key}.")
         child = replay.children.get(int(ref)) if replay is not None and ref.isdecimal() else None
-        return child.spec.queue if child is not None else self._draft.sent.get(key, self._queue)
+        return child.spec.queue or self._queue if child is not None else self._draft.sent.get(key, self._queue)
 
     def hints(self, letters: Iterable[Mail], replay: Replay | None) -> list[Hint]:
         """For whoever serves those to whom the letters go; who does an external task asks for its mail himself."""
@@ -94,8 +96,10 @@ class Kin:
             parent_queue=self._queue,
             hash=started.hash,
         )
-        key = key_of(tenant_of(self._key), started.id)
-        self._draft.children.append(summary.begin(key, first, queue, at, started.ref))
+        start = summary.begin(key_of(tenant_of(self._key), started.id), first, queue, at, started.ref)
+        if started.workflow == PERSON:  # people look for it as soon as it is there
+            start = structs.replace(start, state=encode(first_shown(read_order(started.input), at)))
+        self._draft.children.append(start)
 
     def cancel_children(self, refs: Iterable[int]) -> None:
         for ref in refs:

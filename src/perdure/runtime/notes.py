@@ -59,6 +59,7 @@ class Notes:
             case ev.Restarted():
                 self.published = bytes(event.published) if bytes(event.published) != b"{}" else None
                 self.callback = event.callback
+                self.offspring |= set(event.lasting)
             case ev.ChildStarted():
                 self.offspring.add(event.ref)
             case ev.ChildSettled():

@@ -129,7 +129,7 @@ def _inputs(rows: Sequence[Row]) -> Counter[tuple[str, ...]]:
                 inputs.append(("action", name, bytes(args).decode(), bytes(result).decode(), failure))
             case ev.EventReceived(name=name, payload=payload):
                 inputs.append(("event", name, bytes(payload).decode()))
-            case ev.ChildSettled(status=status, result=result):
+            case ev.ChildSettled(status=status, result=result) if status != "cancelled":  # or the end may be quicker
                 inputs.append(("child", status, bytes(result).decode()))
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""Events and people, as nodes wait for them.
+"""Events, as nodes wait for them.
 
 Rules kept here: events are taken in the order in which they came, also those that came before the wait; a payload that
 does not fit is rejected, recorded, and the wait goes on; what is not needed stays for others.
@@ -83,22 +83,6 @@ def _buffered(running: Replay, wants: Sequence[Want]) -> tuple[int, Received, An
 
 def _takes(want: Want, event: Received) -> bool:
     return event.name == want.name and Waiter({want.name: want.read}, want.match, _NOBODY, 0).takes(event)
-
-
-async def task_done(running: Replay, event: str, form: Schema | None, roles: Sequence[str]) -> Any:
-    """What a person sends who may do so, once it fits the form."""
-    while True:
-        received, value = await running.receive({event: lambda payload: read(payload, event, form)}, {})
-        if not (reason := _refused(received, roles)):
-            return value
-        running.reject(received, reason)
-
-
-def _refused(received: Received, roles: Sequence[str]) -> str:
-    """Why this sender may not do the task. Whoever needs a role has to say who it is: the log answers for it."""
-    if roles and set(roles).isdisjoint(received.roles):
-        return f"only {' or '.join(roles)} may send it"
-    return "it does not say who sent it (by=…)" if roles and not received.by else ""
 
 
 _NOBODY: Any = None

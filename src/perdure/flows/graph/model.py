@@ -113,6 +113,8 @@ class Person(Data, frozen=True, kw_only=True):
     form: JsonSchema | None = None
     roles: list[str] = []
     assign: str = ""
+    given: Any = field(name="with", default=None)
+    priority: int = 0
     event: str = ""
     timeout: Length | None = None
     on_error: OnError = field(name="onError", default="")

@@ -8,6 +8,7 @@ what a step learns while it is open is kept in its token, so that it can go on a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -21,11 +22,13 @@ from perdure.errors import ExecutionFailed, InvalidValue
 from perdure.flows.bound import Bound, Call, arguments
 from perdure.flows.graph import model
 from perdure.flows.graph.children import run_child
-from perdure.flows.graph.events import Want, collect, task_done
+from perdure.flows.graph.events import Want, collect
 from perdure.flows.graph.expressions import Length, See, Test, Value
 from perdure.flows.graph.model import Node
+from perdure.flows.graph.people import task_done
 from perdure.flows.graph.state import Token
 from perdure.flows.schema import Schema
+from perdure.flows.task import Order, People
 
 D = TypeVar("D", bound=model.Data)
 
@@ -228,19 +231,32 @@ class PersonStep(Step[model.Person]):
     def make(self, bounds: Mapping[str, Bound]) -> None:
         self.form = None if self.data.form is None else Schema(self.data.form)
         self.words = Value({"task": self.data.task, "assign": self.data.assign})
+        self.given = Value(self.data.given)
         self.length = None if self.data.timeout is None else Length(self.data.timeout)
 
     def prepare(self, see: See, path: str) -> Prepared:
         shown = {name: word for name, word in self.words.of(see).items() if word}
         shown |= {"event": self.data.event or path} | ({"roles": self.data.roles} if self.data.roles else {})
+        if (data := self.given.of(see)) is not None:
+            shown["with"] = data
         return Prepared(shown, None if self.length is None else self.length.of(see))
 
     async def work(self, at: At) -> Left:
+        event, roles = at.token.given["event"], self.data.roles
         try:
             async with asyncio.timeout_at(at.deadline):
-                return Left(await task_done(at.running, at.token.given["event"], self.form, self.data.roles))
+                return Left(await task_done(at.running, at.token, lambda: self._order(at), event, self.form, roles))
         except TimeoutError:
             return Left(handle="timeout")
+
+    def _order(self, at: At) -> Order:
+        """What is asked. When the time of the node is over, the node withdraws it."""
+        given, deadline = at.token.given, at.deadline
+        due = None if deadline is None else max(0, math.ceil((deadline - at.running.loop.time()) * 1e6))
+        users = (str(given["assign"]),) if given.get("assign") else ()
+        title, form = str(given.get("task", "")), self.data.form
+        to = People(users, tuple(self.data.roles))
+        return Order(self.id, title, form, to, given.get("with"), due, priority=self.data.priority, expires=False)
 
 
 class LoopStep(Step[model.Loop]):

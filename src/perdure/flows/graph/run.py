@@ -19,7 +19,7 @@ from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.core.replay import Replay
 from perdure.errors import ActionFailed, NeverWakes
-from perdure.flows.graph import joins, loops, model, rest, showing
+from perdure.flows.graph import joins, loops, model, people, rest, showing
 from perdure.flows.graph.nodes import At, Left, Step
 from perdure.flows.graph.plan import Plan
 from perdure.flows.graph.state import Scope, Split, State, Token
@@ -146,6 +146,7 @@ class Walk:
         token = self.state.tokens.get(id)
         if token is None:
             return
+        people.withdraw(self.running, token)
         token.stage, token.kind, token.given, token.due, token.got = "ready", "", None, None, {}
         if isinstance(error, Exception):
             self.fail(token, error)
@@ -271,6 +272,7 @@ class Walk:
                 continue
             if token.stage == "looping":
                 loops.drop_rounds(self, token)
+            people.withdraw(self.running, token)
             if token.id in self.tasks:
                 self.tasks[token.id].cancel()
             self.gone(token)
