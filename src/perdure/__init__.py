@@ -19,6 +19,7 @@ from perdure.errors import (
     DefinitionInvalid,
     DefinitionNotFound,
     EventConflict,
+    EventNotFound,
     EventRefused,
     ExecutionCancelled,
     ExecutionEnded,
@@ -44,6 +45,7 @@ from perdure.flows.action import Action, action
 from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
+from perdure.flows.listening import Listen, On
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
@@ -53,9 +55,12 @@ from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
 from perdure.runtime.published import Definition
+from perdure.runtime.routing import Routed
 from perdure.runtime.run import Run
 from perdure.runtime.schedules import Fired, Schedule, Schedules
+from perdure.runtime.sending import NewEvent
 from perdure.runtime.settings import Settings
+from perdure.runtime.whereabouts import EventStatus
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -82,7 +87,9 @@ __all__ = [
     "Definitions",
     "Do",
     "EventConflict",
+    "EventNotFound",
     "EventRefused",
+    "EventStatus",
     "ExecutionCancelled",
     "ExecutionEnded",
     "ExecutionExists",
@@ -97,12 +104,15 @@ __all__ = [
     "Handled",
     "InvalidValue",
     "LimitReached",
+    "Listen",
     "Lock",
     "LockLost",
     "LockTaken",
     "Machine",
     "MigrationRefused",
+    "NewEvent",
     "Nondeterminism",
+    "On",
     "Operation",
     "Page",
     "Perdure",
@@ -111,6 +121,7 @@ __all__ = [
     "Problem",
     "Received",
     "Retry",
+    "Routed",
     "Run",
     "Schedule",
     "Schedules",

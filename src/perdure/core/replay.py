@@ -154,7 +154,7 @@ class Replay(Asking):
                 self._logged_timers.discard(event.ref)
                 self._run(self.loop.fire, event.ref)
             case ev.EventReceived():
-                self._turn(self._deliver, _received(event))
+                self._turn(self._deliver, _received(event, version))
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
                 self.cancel, self._cancelled_at, main = event, version, self.loop.main
                 assert main is not None
@@ -280,7 +280,7 @@ class Replay(Asking):
         self.actions, self.children, self.waiters, self.orphans = {}, {}, [], {}
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
-        self.hash, self.callback, self.position = event.hash, event.callback, None
+        self.hash, self.callback, self.position, self.taking = event.hash, event.callback, None, ""
         self._begin(self.definition.resume, event.input)
 
     def _owed(self, owed: ev.Owed) -> Undo:
@@ -303,9 +303,8 @@ class Replay(Asking):
             return ev.Completed(main.result(), note)
         if isinstance(error, RestartWith):
             # What was kept back is not in the log that a replay from the checkpoint sees.
-            kept_back = [event for event, _ in self._backlog if isinstance(event, ev.EventReceived)]
+            self.buffer += self.kept_back()
             self._backlog.clear()
-            self.buffer += [_received(event) for event in kept_back]
             return self.restarted(error.input, error.undos, self.definition.version, self.hash)
         return ev.Failed(describe(error), self.kept)
 
@@ -352,6 +351,10 @@ class Replay(Asking):
             dues.append(self.cancel.deadline)
         return min(dues, default=None)
 
+    def kept_back(self) -> list[ev.Received]:
+        """Events that came while it was paused or stuck."""
+        return [_received(event, version) for event, version in self._backlog if isinstance(event, ev.EventReceived)]
+
     def unlogged_timers(self) -> list[ev.Event]:
         """Timers that the log does not show yet. Replay does not need them; people do, once the execution rests."""
         started: list[ev.Event] = []
@@ -379,5 +382,5 @@ class Replay(Asking):
         )
 
 
-def _received(event: ev.EventReceived) -> ev.Received:
-    return ev.Received(event.id, event.name, event.payload, event.by, event.roles)
+def _received(event: ev.EventReceived, version: int) -> ev.Received:
+    return ev.Received(event.id, event.name, event.payload, event.by, event.roles, version)

@@ -16,6 +16,7 @@ from perdure.http import (
     hooks,
     key_routes,
     overview,
+    routing,
     schedules,
     system,
 )
@@ -47,6 +48,7 @@ ALL = [
     *executions.routes.all,
     *following.routes.all,
     *events.routes.all,
+    *routing.routes.all,
     *definitions.routes.all,
     *system.routes.all,
     *routes.all,

@@ -6,7 +6,6 @@ tenant comes from the credential; an answer is sent only when the verb behind it
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,16 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
+from perdure.http.bodies import reader
 from perdure.http.caller import ANYBODY, Caller
 from perdure.http.leaving import Leaving
 from perdure.http.problems import MEDIA, Refused, problem_of
-from perdure.http.route import Answer, Call, Nothing, Route
+from perdure.http.route import Answer, Call, Nothing, Read, Route
 from perdure.runtime.app import Perdure
 
 _encode = msgspec.json.Encoder().encode
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
-#: How deep a body may be nested.
-DEPTH = 64
 _NO_PARAMETERS = Nothing()
 
 
@@ -50,7 +47,7 @@ def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_
 def _endpoint(
     app: Perdure, asks: Asks, route: Route, limit: int, leaving: Leaving
 ) -> Callable[[Request], Awaitable[Response]]:
-    decode = None if route.body in (Nothing, bytes) else msgspec.json.Decoder(route.body).decode
+    read = route.read or (None if route.body in (Nothing, bytes) else reader(route.body))
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -59,7 +56,7 @@ def _endpoint(
                 caller.require(route.scope)
             query = _query(route, request)
             # Bytes are handed on as they came: a signature is over them.
-            body = await _bytes(request, limit) if route.body is bytes else await _body(request, decode, limit)
+            body = await _bytes(request, limit) if route.body is bytes else await _body(request, read, limit)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
             return _response(await route.handler(call))
@@ -98,21 +95,10 @@ def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return found
 
 
-async def _body(request: Request, decode: Callable[[bytes], Any] | None, limit: int) -> Any:
-    if decode is None:
+async def _body(request: Request, read: Read | None, limit: int) -> Any:
+    if read is None:
         return _NO_PARAMETERS
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise Refused(415, "Unsupported Media Type", f"{kind} is not JSON: send application/json")
-    data = await _bytes(request, limit)
-    if _depth(data) > DEPTH:
-        raise Refused(400, "Too Deep", f"the body is nested deeper than {DEPTH}")
-    try:
-        return decode(data)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, "Not JSON", f"the body is not JSON: {error}") from error
+    return read(request.headers, await _bytes(request, limit))
 
 
 async def _bytes(request: Request, limit: int) -> bytes:
@@ -124,24 +110,13 @@ async def _bytes(request: Request, limit: int) -> bytes:
     return bytes(data)
 
 
-def _depth(data: bytes) -> int:
-    deepest = depth = 0
-    for match in _BRACKETS.finditer(data):
-        if match[1]:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif match[2]:
-            depth -= 1
-    return deepest
-
-
 def _response(answer: Answer) -> Response:
     if isinstance(answer.data, AsyncIterator):
         return StreamingResponse(answer.data, answer.status, dict(answer.headers), answer.media)
     data = answer.data if isinstance(answer.data, bytes) else _encode(answer.data)
     if answer.status == 204:
         return Response(status_code=204, headers=dict(answer.headers))
-    return Response(data, answer.status, dict(answer.headers), answer.media)
+    return Response(data, answer.status, dict(answer.headers), answer.media or None)
 
 
 def _problem(error: BaseException, request: Request) -> Response:

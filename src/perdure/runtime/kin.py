@@ -7,17 +7,20 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.callbacks import Ended
 from perdure.core.commands import Asked
 from perdure.core.records import ACTION, End, Held, Hint, Mail, Start, id_of, is_external, key_of, tenant_of
 from perdure.core.replay import Replay
+from perdure.errors import ExpressionError
 from perdure.flows.apart import Apart, args_of, order
+from perdure.flows.listening import Listen, topics
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import key_of_call
 from perdure.runtime.callbacks import call_back
@@ -85,7 +88,7 @@ class Kin:
 
     # Children.
 
-    def begin_child(self, started: ev.ChildStarted, queue: str, at: int) -> None:
+    def begin_child(self, started: ev.ChildStarted, queue: str, at: int, listens: Sequence[Listen] = ()) -> None:
         first = ev.Started(
             started.workflow,
             started.version,
@@ -95,7 +98,12 @@ class Kin:
             hash=started.hash,
         )
         key = key_of(tenant_of(self._key), started.id)
-        self._draft.children.append(summary.begin(key, first, queue, at, started.ref))
+        start = summary.begin(key, first, queue, at, started.ref)
+        if listens:
+            # A child has to begin: if an expression fails on its input, it hears of nothing.
+            with suppress(ExpressionError):
+                start = structs.replace(start, topics=topics(start.definition, listens, started.input))
+        self._draft.children.append(start)
 
     def cancel_children(self, refs: Iterable[int]) -> None:
         for ref in refs:
