@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Raw, Struct, field
 
-from perdure.core.codec import digest, encode
-from perdure.core.events import NULL
+from perdure.core.encoding import digest, encode
 from perdure.core.records import id_of, tenant_of
 from perdure.errors import InvalidValue, LimitReached
 
@@ -48,7 +47,7 @@ class Envelope(Struct, frozen=True):
     """An event that came as a CloudEvent. Binary data is a text in base64."""
 
     attributes: dict[str, Attribute]
-    data: Raw = NULL
+    data: Raw = Raw(b"null")
 
     @property
     def id(self) -> str:
