@@ -19,6 +19,7 @@ from perdure.errors import (
     DefinitionInvalid,
     DefinitionNotFound,
     EventConflict,
+    EventNotFound,
     EventRefused,
     ExecutionCancelled,
     ExecutionEnded,
@@ -46,6 +47,7 @@ from perdure.flows.action import Action, action
 from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
+from perdure.flows.listening import Listen, On
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.person import Escalate, Role, person, role
 from perdure.flows.workflow import Workflow, workflow
@@ -56,10 +58,13 @@ from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
 from perdure.runtime.published import Definition
+from perdure.runtime.routing import Routed
 from perdure.runtime.run import Run
 from perdure.runtime.schedules import Fired, Schedule, Schedules
+from perdure.runtime.sending import NewEvent
 from perdure.runtime.settings import Settings
 from perdure.runtime.tasks import Task, TaskPage, Tasks
+from perdure.runtime.whereabouts import EventStatus
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -87,7 +92,9 @@ __all__ = [
     "Do",
     "Escalate",
     "EventConflict",
+    "EventNotFound",
     "EventRefused",
+    "EventStatus",
     "ExecutionCancelled",
     "ExecutionEnded",
     "ExecutionExists",
@@ -103,12 +110,15 @@ __all__ = [
     "Handled",
     "InvalidValue",
     "LimitReached",
+    "Listen",
     "Lock",
     "LockLost",
     "LockTaken",
     "Machine",
     "MigrationRefused",
+    "NewEvent",
     "Nondeterminism",
+    "On",
     "Operation",
     "Page",
     "Perdure",
@@ -118,6 +128,7 @@ __all__ = [
     "Received",
     "Retry",
     "Role",
+    "Routed",
     "Run",
     "Schedule",
     "Schedules",

@@ -22,6 +22,7 @@
     │   ├── ExecutionNotFound
     │   ├── ExecutionExists       the id is taken by a run with another input
     │   ├── ExecutionEnded        it has ended and takes no more events
+    │   ├── EventNotFound         no event of that id was sent to it
     │   ├── EventConflict         the event id was used before with another payload
     │   ├── EventRefused          a machine or a task does not take the event, in this state or from this sender
     │   ├── TaskLost              the external task has ended, or is another worker's by now
@@ -173,6 +174,10 @@ class ExecutionExists(ExecutionError):
 
 class ExecutionEnded(ExecutionError):
     """The execution has ended and takes no more events."""
+
+
+class EventNotFound(ExecutionError):
+    """No event of that id was sent to the execution."""
 
 
 class EventConflict(ExecutionError):

@@ -41,7 +41,10 @@ class Store(Protocol):
         ...
 
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
-        """Create head, rows and wake row (due `grace` from now); idempotent by key: compares `sha`."""
+        """Create head, rows and wake row (due `grace` from now); idempotent by key: compares `sha`.
+
+        An execution that has `topics` is found by them, from this write on until its end.
+        """
         ...
 
     async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
@@ -100,6 +103,18 @@ class Store(Protocol):
         ...
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]: ...
+
+    async def message(self, key: str, id: str) -> Mail | Row | None:
+        """Where a message is: in the mailbox, in the log (which counts if it is in both), or nowhere.
+
+        By an index: the length of the log does not matter.
+        """
+        ...
+
+    async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
+        """The open executions of each of these topics, in the order of their keys: at most `limit` of each, after
+        this key."""
+        ...
 
     async def head(self, key: str) -> Head | None: ...
 

@@ -332,6 +332,8 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("GET", "/v1/executions/h1/result", None),
         ("GET", "/v1/executions/h1/diagram", None),
         ("POST", "/v1/executions/h1/events", {"name": "go", "payload": 1}),
+        ("POST", "/v1/executions/h1/events/batch", [{"name": "go", "payload": 1}]),
+        ("GET", "/v1/executions/h1/events/e1", None),
         ("POST", "/v1/executions/h1/pause", {}),
         ("POST", "/v1/executions/h1/resume", {}),
         ("POST", "/v1/executions/h1/cancel", {}),
@@ -348,10 +350,12 @@ def test_a_foreign_tenant_sees_nothing() -> None:
     ]
     # Modules with tests of their own ask there.
     named = {(one.method, one.path) for one in ALL if "{" in one.path and one.tag in TAGS and one.scope is not None}
-    assert {(m, p.replace("h1", "{id}").replace("http-door", "{name}")) for m, p, _ in paths} == named
+    words = {"h1": "{id}", "http-door": "{name}", "e1": "{event_id}"}
+    assert {(m, "/".join(words.get(word, word) for word in p.split("/"))) for m, p, _ in paths} == named
 
     async def main(door: Door) -> None:
         await door.start()
+        await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 7, "id": "e1"})
         await door("POST", "/v1/definitions", {"definition": MACHINE})
         does = {"do": "start", "workflow": "http-hello"}
         await door("POST", "/v1/hooks", {"name": "http-door", "does": does, "secret": "file:x"})
@@ -368,7 +372,7 @@ def test_a_foreign_tenant_sees_nothing() -> None:
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.method} {one.path}")
 def test_every_route_needs_a_credential_with_its_scope(one: Any) -> None:
-    path = one.path.replace("{id}", "h1").replace("{name}", "x")
+    path = one.path.replace("{id}", "h1").replace("{name}", "x").replace("{event_id}", "e1")
 
     async def main(door: Door) -> None:
         body = None if one.method == "GET" else {}

@@ -215,9 +215,11 @@ def test_the_application_role_can_do_all_that_workers_do(postgres: str, caplog: 
         async with application(postgres) as url:
             caplog.clear()
             async with opened(url) as store:
-                hand = await begun(store)
+                hand = await begun(store, topics=("a",))
                 await accepted(store, letter())
-                await hand.commit(settled(), letter(), children=[begin(TWO)], mail=[letter("m2", TWO)])
+                await hand.commit(settled(), letter(), children=[begin(TWO, topics=("a",))], mail=[letter("m2", TWO)])
+                assert await store.listening("acme", ["a"], 10) == {"a": [ONE, TWO]}
+                assert await store.message(ONE, "m1")
                 await hand.park(due=0)
                 assert len(await store.claim(QUEUES, DEFINITIONS, 10, GRACE)) == 1
                 hand = await take(store)
@@ -280,6 +282,36 @@ def test_a_superuser_is_warned(postgres: str, caplog: Any) -> None:
     assert "this role is a superuser" in caplog.text
 
 
+def test_a_role_of_before_may_use_what_a_migration_adds(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = migrations.known()
+    role = f"old_{read_address(postgres).schema}"
+
+    async def scenario() -> None:
+        with monkeypatch.context() as before:
+            before.setattr(migrations, "known", lambda: {number: scripts[number] for number in (1, 2, 3)})
+            async with opened(postgres):
+                pass
+        schema = read_address(postgres).schema
+        async with session(postgres) as connection:
+            await connection.execute(f"create role {role} login password 'secret'")
+            try:
+                await connection.execute(f'grant usage on schema "{schema}" to {role}')
+                await connection.execute(f"grant select on migrations to {role}")
+                await connection.execute(f"grant select, insert, update, delete on heads, wakes, messages to {role}")
+                await connection.execute(f"grant select, insert on events to {role}")
+                async with opened(postgres):
+                    pass
+                async with opened(re.sub(r"//[^@]*@", f"//{role}:secret@", postgres)) as store:
+                    hand = await begun(store, topics=("a",))
+                    assert await store.listening("acme", ["a"], 10) == {"a": [ONE]}
+                    assert await hand.end() == "ok"
+                    assert await store.listening("acme", ["a"], 10) == {}
+            finally:
+                await connection.execute(f"drop owned by {role}; drop role {role}")
+
+    asyncio.run(scenario())
+
+
 def test_the_name_of_a_role_is_not_taken_for_sql(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres) as store:
@@ -300,7 +332,7 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
         plans: list[str] = []
         async with opened(postgres) as store, session(postgres, application_name="plans") as connection:
             keys = [f"acme/{number}" for number in range(300)]
-            await store.start([begin(key) for key in keys], 0)
+            await store.start([begin(key, topics=("a", key)) for key in keys], 0)
             await accepted(store, *(letter(key=key) for key in keys))
             if analyzed:
                 await connection.execute("analyze")
@@ -314,10 +346,14 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
 
     plans = asyncio.run(scenario())
     assert len(plans) > 30
-    wholesale = [plan for plan in plans if re.search(r"Seq Scan on (wakes|messages|heads|events)\b|Hash Join", plan)]
+    wholesale = [
+        plan for plan in plans if re.search(r"Seq Scan on (wakes|messages|heads|events|topics)\b|Hash Join", plan)
+    ]
     assert wholesale == []
     assert any("wakes_due" in plan for plan in plans)
     assert any("messages_due" in plan for plan in plans)
+    for index in ("events_message", "messages_pkey", "topics_pkey", "topics_key"):
+        assert any(index in plan for plan in plans), index
 
 
 async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> None:
@@ -325,6 +361,10 @@ async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> No
     nothing = [None] * len(keys)
     await connection.fetch(sql.claim, QUEUES, DEFINITIONS, 5, GRACE)
     await connection.fetch(sql.next_due, QUEUES, DEFINITIONS)
+    await connection.fetch(sql.message, keys[0], "m1")
+    await connection.fetch(sql.waiting, keys[0], "m1")
+    await connection.fetch(sql.listening, ["acme/a", f"acme/{keys[0]}"], 3, "")
+    await connection.execute(sql.listen, *columns.topics_columns([begin(key, topics=("b",)) for key in keys]))
     await connection.fetch(sql.send, *columns.mail_columns([letter("m2", key) for key in keys]), GRACE)
     await connection.fetch(sql.send, *columns.mail_columns([letter("m2", key) for key in keys]), GRACE)
     taken = await connection.fetch(sql.hold, keys, nothing, nothing, "w1", LEASE, 8, sorted(PROGRESS))

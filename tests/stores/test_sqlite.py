@@ -376,7 +376,7 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
     db = sqlite3.connect(path)
     db.execute("pragma user_version = 999")
     db.close()
-    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 2 at most"):
+    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 3 at most"):
         using(path, log)
 
 
@@ -630,6 +630,9 @@ def test_statements_use_their_indexes(path: str) -> None:
         "select due from messages m where queue = ? and due <= ? order by due limit ?": "messages_due",
         "select version from events where key = ? and version > ? order by version": "sqlite_autoindex_events_1",
         "select 1 from events where key = ? and message_id = ?": "events_message",
+        "select id from messages where key = ? and id = ?": "sqlite_autoindex_messages_1",
+        "select key from topics where topic = ? and key > ? order by key limit ?": "PRIMARY KEY",
+        "delete from topics where key = ?": "topics_key",
         "select key from heads where tenant = ? order by started_at desc, key desc": "heads_time",
         "select key from heads where tenant = ? and status = ? order by started_at desc, key desc": "heads_status",
         "select key from heads where tenant = ? and workflow = ? order by started_at desc, key desc": "heads_find",

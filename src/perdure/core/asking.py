@@ -69,6 +69,7 @@ class Asking:
         self.cancel: ev.CancelRequested | None = None
         self.undos: list[Undo] = []
         self.position: Callable[[], Any] | None = None  # of a workflow that is data, while it is at rest
+        self.taking = ""  # the id of the event whose step a machine is at
         self.undoing = False  # the workflow's own code is over: a cancel request comes too late for it
         self.orphans: dict[int, tuple[Asked, Spec]] = {}  # no longer awaited, but they may have to be undone
         self.kept = 0  # the last version that a retry would keep

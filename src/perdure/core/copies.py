@@ -51,6 +51,7 @@ def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str) -> list[R
     settled = {e.ref for _, e in log if isinstance(e, ev.ActionSettled | ev.ChildSettled)}
     times = _driven_at(log)
     copied: list[Row] = []
+    numbers: dict[int, int] = {}
     for row, event in log:
         if isinstance(event, _OWN) or (isinstance(event, _OF_COMMANDS) and event.ref not in settled):
             continue
@@ -58,6 +59,10 @@ def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str) -> list[R
             event = structs.replace(event, forked=origin, seed=event.seed or origin.rpartition("@")[0])
         if isinstance(event, ev.Restarted) and event.lasting:
             event = structs.replace(event, lasting=[ref for ref in event.lasting if ref in settled])
+        if isinstance(event, ev.Restarted) and event.buffered:
+            waiting = [structs.replace(one, version=numbers.get(one.version, 0)) for one in event.buffered]
+            event = structs.replace(event, buffered=waiting)
+        numbers[row.version] = len(copied) + 1
         if row.version in edits:
             event = _edited(event, row.version, edits[row.version])
         copied.append(ev.row(event, len(copied) + 1, times.get(row.version, row.at), 0, row.message_id))

@@ -46,6 +46,7 @@ class Received(Struct, frozen=True, omit_defaults=True):
     payload: Raw = NULL
     by: str = ""
     roles: tuple[str, ...] = ()
+    version: int = 0  # of the row that it came with
 
 
 class Owed(Struct, frozen=True, omit_defaults=True):
@@ -222,6 +223,7 @@ class EventReceived(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     source: str = ""
     roles: tuple[str, ...] = ()  # of who sent it
+    attributes: dict[str, str | int | bool] = {}  # of the CloudEvent that it came as
 
 
 class EventRejected(Struct, frozen=True, omit_defaults=True):

@@ -21,6 +21,7 @@ class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_fiel
     by: str = ""
     source: str = ""
     roles: tuple[str, ...] = ()
+    attributes: dict[str, str | int | bool] = {}
 
 
 class PauseLetter(Struct, frozen=True, omit_defaults=True, tag="pause", tag_field="is"):

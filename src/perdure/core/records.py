@@ -42,6 +42,11 @@ def lane_of(start: Start) -> str | None:
     return None if start.lane is None else key_of(tenant_of(start.key), start.lane)
 
 
+def topics_of(start: Start) -> tuple[str, ...]:
+    """A topic is its tenant's own, too."""
+    return tuple(key_of(tenant_of(start.key), topic) for topic in dict.fromkeys(start.topics))
+
+
 def external_queue(tenant: str, queue: str) -> str:
     """The queue of external tasks is its tenant's own: whoever asks for tasks must not even count those of others."""
     return EXTERNAL + key_of(tenant, queue)
@@ -92,6 +97,7 @@ class Start(Struct, frozen=True):
     result: bytes | None = None
     state: bytes | None = None
     base: int = 1
+    topics: tuple[str, ...] = ()  # what it listens for, for as long as it is open
 
 
 Started: TypeAlias = Literal["created", "same", "conflict"]

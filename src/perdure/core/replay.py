@@ -148,7 +148,7 @@ class Replay(Asking):
                 self._settle(self.actions, event)
             case ev.ChildSettled() if event.ref in self.lasting:
                 self.lasting.discard(event.ref)
-                self._turn(self._deliver, _received(event))
+                self._turn(self._deliver, _received(event, version))
             case ev.ChildSettled():
                 self._settle(self.children, event)
             case ev.TimerFired():
@@ -157,7 +157,7 @@ class Replay(Asking):
                 self._logged_timers.discard(event.ref)
                 self._run(self.loop.fire, event.ref)
             case ev.EventReceived():
-                self._turn(self._deliver, _received(event))
+                self._turn(self._deliver, _received(event, version))
             case ev.CancelRequested() if self.cancel is None:  # a second one would only hit the clean-up
                 self.cancel, self._cancelled_at, main = event, version, self.loop.main
                 assert main is not None
@@ -284,7 +284,7 @@ class Replay(Asking):
         self.lasting = set(event.lasting)
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
-        self.hash, self.callback, self.position = event.hash, event.callback, None
+        self.hash, self.callback, self.position, self.taking = event.hash, event.callback, None, ""
         self._begin(self.definition.resume, event.input)
 
     def _owed(self, owed: ev.Owed) -> Undo:
@@ -307,7 +307,7 @@ class Replay(Asking):
             return ev.Completed(main.result(), note)
         if isinstance(error, RestartWith):
             # What was kept back is not in the log that a replay from the checkpoint sees.
-            self.buffer += [_received(event) for event, _ in self._backlog if self._lasts(event)]
+            self.buffer += self.kept_back()
             self._backlog.clear()
             return self.restarted(error.input, error.undos, self.definition.version, self.hash)
         return ev.Failed(describe(error), self.kept)
@@ -366,6 +366,10 @@ class Replay(Asking):
             dues.append(self.cancel.deadline)
         return min(dues, default=None)
 
+    def kept_back(self) -> list[ev.Received]:
+        """What came while it was paused or stuck, and will be given to the code when it goes on."""
+        return [_received(event, version) for event, version in self._backlog if self._lasts(event)]
+
     def unlogged_timers(self) -> list[ev.Event]:
         """Timers that the log does not show yet. Replay does not need them; people do, once the execution rests."""
         started: list[ev.Event] = []
@@ -393,8 +397,8 @@ class Replay(Asking):
         )
 
 
-def _received(event: ev.EventReceived | ev.ChildSettled) -> ev.Received:
+def _received(event: ev.EventReceived | ev.ChildSettled, version: int) -> ev.Received:
     if isinstance(event, ev.ChildSettled):
         name = f"/child:{event.ref}"
-        return ev.Received(name, name, Raw(_encode_json(event)))
-    return ev.Received(event.id, event.name, event.payload, event.by, event.roles)
+        return ev.Received(name, name, Raw(_encode_json(event)), version=version)
+    return ev.Received(event.id, event.name, event.payload, event.by, event.roles, version)

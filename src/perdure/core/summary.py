@@ -16,6 +16,8 @@ from perdure.core.replay import Replay
 _encode = msgspec.json.encode
 #: `why` names this many of each kind.
 _SHOWN = 20
+#: Of events that wait to be taken.
+_RANGES = 1000
 
 
 def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | None = None) -> Start:
@@ -47,8 +49,29 @@ def ended(outcome: ev.Event | None) -> tuple[Status, bytes, ev.Error | None]:
             raise TypeError(f"{outcome!r} is not the end of an execution")
 
 
+def _ranges(versions: list[int]) -> list[list[int]]:
+    """Numbers as ranges, for they mostly lie together; the last one of too many takes in all the rest."""
+    ranges: list[list[int]] = []
+    for version in sorted(versions):
+        if ranges and (version <= ranges[-1][1] + 1 or len(ranges) == _RANGES):
+            ranges[-1][1] = version
+        else:
+            ranges.append([version, version])
+    return ranges
+
+
 def result_of(outcome: ev.Event | None) -> Raw:
     return outcome.result if isinstance(outcome, ev.Completed) else ev.NULL
+
+
+def rests(replay: Replay, version: int) -> dict[str, Any]:
+    """What is kept beside an execution at rest: what it waits for, and what became of its events up to this version."""
+    found = waits(replay) | {"through": version}
+    if kept := [*replay.buffer, *replay.kept_back()]:
+        found["kept"] = _ranges([event.version for event in kept])
+    if replay.taking:
+        found["taking"] = replay.taking
+    return found
 
 
 def waits(replay: Replay) -> dict[str, Any]:

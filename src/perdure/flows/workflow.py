@@ -11,7 +11,7 @@ import functools
 import inspect
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, final, overload
 from uuid import UUID
@@ -29,8 +29,10 @@ from perdure.core.records import id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import ExecutionError, UsageError
+from perdure.flows import listening
 from perdure.flows.action import Action, Call, action, with_result
 from perdure.flows.current import execution, inside, this_attempt
+from perdure.flows.listening import Listen, On
 from perdure.flows.registry import registry
 
 P = ParamSpec("P")
@@ -44,6 +46,8 @@ class Workflow(Generic[P, R]):
     """A registered definition. Awaited in a workflow it is a child; anywhere else it is just the function."""
 
     hash: str = ""  # of the content of a definition that is data, if it was published
+    listens: tuple[Listen, ...] = ()
+    starts_on: tuple[On, ...] = ()
 
     def __init__(
         self,
@@ -53,6 +57,8 @@ class Workflow(Generic[P, R]):
         queue: str = "default",
         events: Mapping[str, Any] | None = None,
         description: str = "",
+        listens: Sequence[Listen] = (),
+        starts_on: Sequence[On] = (),
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise UsageError(f"{getattr(fn, '__qualname__', fn)} must be an `async def` to be a workflow")
@@ -65,6 +71,8 @@ class Workflow(Generic[P, R]):
         self.description = description or inspect.getdoc(fn) or ""
         self.signature = Signature(fn)
         self.events: dict[str, Codec[Any]] = {event: codec_for(kind) for event, kind in (events or {}).items()}
+        self.listens, self.starts_on = tuple(listens), tuple(starts_on)
+        listening.checked(self.name, self.listens, self.starts_on, self.events)
         self._checked = False
         guard.refuse(fn)
 
@@ -168,6 +176,8 @@ class WorkflowDecorator:
         queue: str = ...,
         events: Mapping[str, Any] | None = ...,
         description: str = ...,
+        listens: Sequence[Listen] = ...,
+        starts_on: Sequence[On] = ...,
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
     def __call__(
         self,
@@ -178,11 +188,16 @@ class WorkflowDecorator:
         queue: str = "default",
         events: Mapping[str, Any] | None = None,
         description: str = "",
+        listens: Sequence[Listen] = (),
+        starts_on: Sequence[On] = (),
     ) -> Any:
-        """Make a workflow of an `async def`. `events` declares payload types, which are then checked when sent."""
+        """Make a workflow of an `async def`. `events` declares payload types, which are then checked when sent.
+
+        `listens` and `starts_on` say which CloudEvents wake its executions, and which start one: see `Perdure.route`.
+        """
 
         def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
-            made: Workflow[..., Any] = Workflow(function, name, version, queue, events, description)
+            made: Workflow[..., Any] = Workflow(function, name, version, queue, events, description, listens, starts_on)
             registry.add_workflow(made)
             return made
 

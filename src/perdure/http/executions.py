@@ -10,9 +10,10 @@ import msgspec
 from perdure.core.view import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.flows.diagram import svg
-from perdure.http import forms
+from perdure.http import cloudevents, forms
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
+from perdure.runtime.whereabouts import as_cloudevent, logged
 
 routes = Routes("executions")
 
@@ -90,12 +91,22 @@ def _point(at: str | None) -> int | datetime | None:
 
 @routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: forms.LogOut})
 async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
-    """Read the log, page by page."""
+    """Read the log, page by page.
+
+    With `Accept: application/cloudevents-batch+json` only the events that came from outside, as CloudEvents; the header
+    `Link` leads to the next page, if there is one.
+    """
     query, run = call.query, run_of(call)
     until = query.after + query.limit if query.until is None else min(query.until, query.after + query.limit)
     entries = await run.log(query.after, until)
     head = await run.head()
     more = bool(entries) and entries[-1].version < min(query.until or head.version, head.version)
+    if cloudevents.wants(call.headers):
+        rows = [row async for row in run.rows(query.after, until)]
+        page = [as_cloudevent(run.key, one) for one in logged(rows)]
+        bound = "" if query.until is None else f"&until={query.until}"
+        ahead = f"{where(run.id)}/log?after={entries[-1].version}&limit={query.limit}{bound}" if more else ""
+        return Answer(page, headers={"Link": f'<{ahead}>; rel="next"'} if more else {}, media=cloudevents.BATCH)
     return Answer(forms.LogOut(entries, entries[-1].version if more else None))
 
 

@@ -13,6 +13,11 @@ from perdure.http.route import FLOW, Flow, Html, Nothing, Plain, Route
 
 _PLACE = "#/components/schemas/{name}"
 _NAME = re.compile(r"\W+")
+#: Bodies in forms of others.
+_BY_MEDIA: dict[str, Any] = {
+    "application/cloudevents+json": {"type": "object"},
+    "application/cloudevents-batch+json": {"type": "array", "items": {"type": "object"}},
+}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
@@ -46,8 +51,10 @@ def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) 
     if parameters:
         told["parameters"] = parameters
     if route.body is not Nothing:
-        schema = {} if route.body is bytes else known[route.body]
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        plain = {} if route.body is bytes else known[route.body]
+        content = {"application/json": {"schema": plain}}
+        content |= {media: {"schema": _BY_MEDIA.get(media, {})} for media in route.media}
+        told["requestBody"] = {"required": True, "content": content}
     told["responses"] = {str(status): _answer(kind, known) for status, kind in route.answers.items()}
     told["responses"]["default"] = {"description": "A problem.", "content": {MEDIA: {"schema": known[Problem]}}}
     if route.scope is not None:

@@ -51,6 +51,7 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.NotAllowed, 403),
     (errors.AccessUnavailable, 503),
     (errors.ExecutionNotFound, 404),
+    (errors.EventNotFound, 404),
     (errors.DefinitionNotFound, 404),
     (errors.NotRegistered, 404),
     (errors.KeyNotFound, 404),

@@ -11,7 +11,7 @@ problem (`perdure.http.problems`).
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -87,8 +87,15 @@ class Call(Generic[Q, B]):
 Handler = Callable[[Any], Awaitable[Answer]]
 
 
+#: Makes the body of headers and bytes, or raises.
+Read = Callable[[Mapping[str, str], bytes], Any]
+
+
 class Route(Struct, frozen=True):
-    """A declared route. `scope` is what the caller must be allowed to do; None: anybody may."""
+    """A declared route. `scope` is what the caller must be allowed to do; None: anybody may.
+
+    A body that is not only JSON has a `read` of its own, and names the further types in `media`.
+    """
 
     method: Method
     path: str
@@ -98,6 +105,8 @@ class Route(Struct, frozen=True):
     query: Any = Nothing
     answers: Mapping[int, Any] = {}
     tag: str = ""
+    read: Read | None = None
+    media: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -133,9 +142,12 @@ class Routes:
         answers: Mapping[int, Any],
         body: Any = Nothing,
         query: Any = Nothing,
+        read: Read | None = None,
+        media: Sequence[str] = (),
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            self.all.append(Route(method, path, scope, handler, body, query, answers, self.tag))
+            one = Route(method, path, scope, handler, body, query, answers, self.tag, read, tuple(media))
+            self.all.append(one)
             return handler
 
         return declare

@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
-from perdure.http.body import decoded, taken
+from perdure.http.bodies import reader, taken
 from perdure.http.edge import Edge, response_of
 from perdure.http.gate import Asks, Gate
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
-from perdure.http.route import Answer, Call, Nothing, Route
+from perdure.http.route import Answer, Call, Nothing, Read, Route
 from perdure.runtime.app import Perdure
 
 _encode = msgspec.json.Encoder().encode
@@ -46,13 +46,13 @@ def _endpoint(
     app: Perdure, gate: Gate, route: Route, limit: int, leaving: Leaving
 ) -> Callable[[Request], Awaitable[Response]]:
     deadline = app.settings.api_deadline
-    decode = None if route.body in (Nothing, bytes) else msgspec.json.Decoder(route.body).decode
+    read = route.read or (None if route.body in (Nothing, bytes) else reader(route.body))
 
     async def endpoint(request: Request) -> Response:
         try:
             caller = await gate.passed(request, route)
             query = _query(route, request)
-            body = await _body(route, request, decode, limit, deadline)
+            body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
             return _response(await route.handler(call))
@@ -91,12 +91,10 @@ def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return found
 
 
-async def _body(
-    route: Route, request: Request, decode: Callable[[bytes], Any] | None, limit: int, deadline: float
-) -> Any:
+async def _body(route: Route, request: Request, read: Read | None, limit: int, deadline: float) -> Any:
     if route.body is bytes:
         return await taken(request, limit, deadline)  # as they came: a signature is over them
-    return _NO_PARAMETERS if decode is None else await decoded(request, decode, limit, deadline)
+    return _NO_PARAMETERS if read is None else read(request.headers, await taken(request, limit, deadline))
 
 
 def _response(answer: Answer) -> Response:
@@ -105,7 +103,7 @@ def _response(answer: Answer) -> Response:
     data = answer.data if isinstance(answer.data, bytes) else _encode(answer.data)
     if answer.status == 204:
         return Response(status_code=204, headers=dict(answer.headers))
-    return Response(data, answer.status, dict(answer.headers), answer.media)
+    return Response(data, answer.status, dict(answer.headers), answer.media or None)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

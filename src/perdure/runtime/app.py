@@ -14,16 +14,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
-from msgspec import Raw, structs
+from msgspec import Raw, structs, to_builtins
 
-from perdure.core import copies, letters as mail, patches
+from perdure.core import cloudevents, letters as mail, patches
 from perdure.core.callbacks import Callback, Ended
-from perdure.core.cloudevents import CloudEvent
+from perdure.core.cloudevents import CloudEvent, Envelope
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Row, ShownStatus, key_of
 from perdure.core.view import State
-from perdure.errors import StoreUnavailable, UsageError
+from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
@@ -44,9 +44,10 @@ from perdure.runtime.names import Names
 from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
+from perdure.runtime.routing import Routed, Router
 from perdure.runtime.run import Run
 from perdure.runtime.schedules import Schedules
-from perdure.runtime.sending import Sends
+from perdure.runtime.sending import NewEvent, Sends
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
 from perdure.runtime.starting import Starts, forked
@@ -116,6 +117,7 @@ class Perdure:
         most = self.settings.payload_bytes
         self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most)
         self._sends = Sends(self._writes, self._workflows, self.store, most)
+        self._router = Router(self.store, self.published, self._starts, self._sends, self._writes, self.clock)
         self._sinks: Sinks = getattr(self, "_sinks", None) or Sinks()  # kept when it is connected anew
 
     # Opening and closing.
@@ -285,7 +287,8 @@ class Perdure:
 
     async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
         found = await self._workflows.wanted(name, version, tenant)
-        return {"version": found.version, "hash": found.hash, "queue": found.queue}
+        told: dict[str, Any] = {"version": found.version, "hash": found.hash, "queue": found.queue}
+        return told | ({"listens": to_builtins(found.listens)} if found.listens else {})
 
     async def send(
         self,
@@ -298,13 +301,15 @@ class Perdure:
         by: str = "",
         roles: Sequence[str] = (),
         validate: Literal["later", "now"] = "later",
+        attributes: Mapping[str, str | int | bool] | None = None,
         tenant: str | None = None,
     ) -> str:
         """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once.
 
         With a `connection` (asyncpg) to the same PostgreSQL it is sent in the transaction of that connection.
         A machine judges an event when its turn comes; with `validate="now"` one that it certainly does not take, in
-        the state in which it rests, is refused at once. `roles` are those of the sender.
+        the state in which it rests, is refused at once. `roles` are those of the sender, `attributes` those of the
+        CloudEvent that it came as.
         """
         key = key_of(self._tenant(tenant), id)
         await self.open()
@@ -312,10 +317,24 @@ class Perdure:
         if validate == "now":
             await self._sends.judge(key, name, by, roles)
         chosen = checked_id(event_id or self.new_id(), "event id")
-        letter = mail.EventLetter(name, raw, by, roles=tuple(roles))
+        more = dict(attributes or {})
+        letter = mail.EventLetter(name, raw, by, str(more.get("source", "")), tuple(roles), more)
         await self.open()  # it may have been closed meanwhile
         await self._sends.post(key, chosen, letter, digest(name, bytes(raw)), connection)
         return chosen
+
+    async def send_all(
+        self,
+        id: str,
+        events: Sequence[NewEvent],
+        *,
+        by: str = "",
+        roles: Sequence[str] = (),
+        tenant: str | None = None,
+    ) -> list[str | PerdureError]:
+        """Send many events to one execution, up to 1,000 in one write: the id of each, or why it is not accepted."""
+        await self.open()
+        return await self._sends.post_all(key_of(self._tenant(tenant), id), events, by, roles, self.new_id)
 
     async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
         key = key_of(tenant, id)
@@ -346,6 +365,31 @@ class Perdure:
 
     async def call_back(self, callback: Callback, ended: Ended) -> int:
         return await callbacks.tell(self, callback, ended)
+
+    # Events that come, for whoever listens.
+
+    async def route(
+        self,
+        event: CloudEvent | Mapping[str, Any],
+        *,
+        by: str = "",
+        roles: Sequence[str] = (),
+        tenant: str | None = None,
+    ) -> Routed:
+        """Bring a CloudEvent to all executions that listen for it, and start those that begin with it.
+
+        It may be the JSON form of one, with attributes of any kind. The same `source` and `id` twice is one event: who
+        was woken or started by it is named again, and nothing happens. See `Listen` and `On`.
+        """
+        envelope = cloudevents.of(event) if isinstance(event, CloudEvent) else cloudevents.read(event)
+        return (await self.route_all([envelope], by=by, roles=roles, tenant=tenant))[0]
+
+    async def route_all(
+        self, events: Sequence[Envelope], *, by: str = "", roles: Sequence[str] = (), tenant: str | None = None
+    ) -> list[Routed]:
+        """The same for many, with as few writes."""
+        await self.open()
+        return await self._router.route(self._tenant(tenant), events, by, roles)
 
     # Finding.
 
@@ -469,14 +513,14 @@ class Perdure:
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
         queue, rows = await forked(run, at, edit)
         key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
-        await self._starts.begin(copies.as_start(key, rows, queue))
+        await self._starts.begin(await self._starts.copied(key, rows, queue))
         return Run(self, key, run._returns)
 
     async def adopt(self, rows: Sequence[Any], id: str, queue: str = "default", tenant: str | None = None) -> Run[Any]:
         """Import a log as a new execution; an ended one stays ended."""
         await self.open()
         key = key_of(self._tenant(tenant), checked_id(id))
-        await self._starts.begin(copies.as_start(key, rows, queue))
+        await self._starts.begin(await self._starts.copied(key, rows, queue))
         return Run(self, key)
 
     # News.

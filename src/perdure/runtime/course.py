@@ -8,6 +8,7 @@ Rules kept here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from perdure.errors import (
     PerdureError,
     Undecodable,
 )
+from perdure.flows.listening import Listen
 from perdure.flows.workflow import Workflow
 from perdure.runtime.draft import Draft
 from perdure.runtime.kin import Kin
@@ -220,7 +222,8 @@ class Course:
         if asked is not None and not started.hash and isinstance(asked.spec, Workflow):
             queue = started.queue or asked.spec.queue
             self._ground.use(asked.spec)
-        self.kin.begin_child(started, queue, self.at)
+        listens: Sequence[Listen] = getattr(asked.spec, "listens", ()) if asked is not None else ()
+        self.kin.begin_child(started, queue, self.at, listens)
 
     def by_itself(self, now: int) -> None:
         """What happens because it is time: the end of a pause, timers, the end of a clean-up."""
@@ -244,7 +247,7 @@ class Course:
     # What becomes of the hold.
 
     def park(self, replay: Replay, status: Status, due: int | None) -> Park:
-        return Park(status, due, self.notes.published, _encode(summary.waits(replay)), replay.base)
+        return Park(status, due, self.notes.published, _encode(summary.rests(replay, self.version)), replay.base)
 
     def park_stuck(self, now: int) -> Park:
         """Without a replay: it waits for a person, or is to be loaded afresh."""

@@ -59,7 +59,9 @@ class Mailbox:
         paused = replay is not None and replay.paused is not None
         match wish:
             case mail.EventLetter():
-                event = ev.EventReceived(wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles)
+                event = ev.EventReceived(
+                    wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles, wish.attributes
+                )
                 course.append(event, now, letter.id)
             case mail.ChildLetter():
                 course.append(ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status), now, letter.id)

@@ -7,7 +7,8 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw, structs
@@ -18,7 +19,9 @@ from perdure.core.codec import encode
 from perdure.core.commands import Asked
 from perdure.core.records import ACTION, PERSON, End, Held, Hint, Mail, Start, id_of, is_external, key_of, tenant_of
 from perdure.core.replay import Replay
+from perdure.errors import ExpressionError
 from perdure.flows.apart import Apart, args_of, order
+from perdure.flows.listening import Listen, topics
 from perdure.flows.task import first_shown, read_order
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempt import key_of_call
@@ -87,7 +90,7 @@ class Kin:
 
     # Children.
 
-    def begin_child(self, started: ev.ChildStarted, queue: str, at: int) -> None:
+    def begin_child(self, started: ev.ChildStarted, queue: str, at: int, listens: Sequence[Listen] = ()) -> None:
         first = ev.Started(
             started.workflow,
             started.version,
@@ -96,9 +99,14 @@ class Kin:
             parent_queue=self._queue,
             hash=started.hash,
         )
-        start = summary.begin(key_of(tenant_of(self._key), started.id), first, queue, at, started.ref)
+        key = key_of(tenant_of(self._key), started.id)
+        start = summary.begin(key, first, queue, at, started.ref)
         if started.workflow == PERSON:  # people look for it as soon as it is there
             start = structs.replace(start, state=encode(first_shown(read_order(started.input), at)))
+        if listens:
+            # A child has to begin: if an expression fails on its input, it hears of nothing.
+            with suppress(ExpressionError):
+                start = structs.replace(start, topics=topics(start.definition, listens, started.input))
         self._draft.children.append(start)
 
     def cancel_children(self, refs: Iterable[int]) -> None:

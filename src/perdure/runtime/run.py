@@ -19,10 +19,13 @@ from perdure.errors import (
     ExecutionFailed,
     ExecutionNotFound,
     ExecutionStuck,
+    PerdureError,
     UsageError,
 )
 from perdure.flows.diagram import Diagram
-from perdure.runtime import dead, migration
+from perdure.runtime import dead, migration, whereabouts
+from perdure.runtime.sending import NewEvent
+from perdure.runtime.whereabouts import EventStatus
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -186,6 +189,16 @@ class Run(Generic[R_co]):
         """What it waits for, since when, and who holds it."""
         return view.why(await self.head(), await self.state(), self._app.clock.now())
 
+    async def event(self, id: str) -> EventStatus:
+        """What has become of an event that was sent: pending, processing, completed or failed."""
+        await self._app.open()
+        return await whereabouts.status(self._app.store, self.key, id)
+
+    async def cloudevent(self, id: str) -> dict[str, Any]:
+        """An event that was sent, as a CloudEvent in its JSON form; one that came as such leaves as it came."""
+        await self._app.open()
+        return whereabouts.as_cloudevent(self.key, await whereabouts.sent(self._app.store, self.key, id))
+
     async def diagram(self) -> Diagram:
         """Its definition as a picture, with where it is marked; only for machines and graphs."""
         state = await self.state()
@@ -203,11 +216,26 @@ class Run(Generic[R_co]):
         by: str = "",
         roles: Sequence[str] = (),
         validate: Literal["later", "now"] = "later",
+        attributes: Mapping[str, str | int | bool] | None = None,
     ) -> str:
         """Send an event; gives its id. The same id twice is one event. See `Perdure.send`."""
         return await self._app.send(
-            self.id, name, payload, event_id=id, by=by, roles=roles, validate=validate, tenant=self._tenant
+            self.id,
+            name,
+            payload,
+            event_id=id,
+            by=by,
+            roles=roles,
+            validate=validate,
+            attributes=attributes,
+            tenant=self._tenant,
         )
+
+    async def send_all(
+        self, events: Sequence[NewEvent], *, by: str = "", roles: Sequence[str] = ()
+    ) -> list[str | PerdureError]:
+        """Send many events: the id of each, or why it is not accepted. See `Perdure.send_all`."""
+        return await self._app.send_all(self.id, events, by=by, roles=roles, tenant=self._tenant)
 
     async def pause(self, *, until: datetime | None = None, reason: str = "", by: str = "") -> None:
         """Start no more actions. Those that run may finish and are recorded. Survives restarts."""

@@ -7,22 +7,38 @@ answer of the store is an error that says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.core import events as ev, letters as mail
-from perdure.core.codec import encode
-from perdure.core.records import Mail
-from perdure.errors import EventConflict, EventRefused, ExecutionEnded, ExecutionNotFound, InvalidValue
+from perdure.core.codec import digest, encode
+from perdure.core.records import Mail, Row
+from perdure.errors import (
+    EventConflict,
+    EventRefused,
+    ExecutionEnded,
+    ExecutionNotFound,
+    InvalidValue,
+    PerdureError,
+)
 from perdure.flows.machine import Machine
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
-from perdure.runtime.checks import checked_size
+from perdure.runtime.checks import checked_id, checked_size
 from perdure.runtime.workflows import Workflows
 from perdure.runtime.writing import Writes
+
+
+class NewEvent(Struct, frozen=True):
+    """One of several events to send. Without an id it gets one."""
+
+    name: str
+    payload: Any = None
+    id: str | None = None
+    attributes: dict[str, str | int | bool] = {}  # of the CloudEvent that it came as
 
 
 class Sends:
@@ -69,25 +85,104 @@ class Sends:
             [sent] = await self._writes.joining().send_in(connection, [sealed], 0)
         answer = sent.answer
         if sent.version and isinstance(letter, mail.EventLetter):
-            answer = await self._compare(key, sent.version, letter)
-        match answer:
-            case "conflict":
-                raise EventConflict(f"{key}: event {id!r} was sent before with another name or payload", key)
-            case "ended":
-                raise ExecutionEnded(f"{key} has ended and takes no more events; `perdure show` tells how", key)
-            case "missing":
-                raise ExecutionNotFound(f"there is no execution {key}", key)
-            case "accepted" | "duplicate":
-                return answer
+            answer = (await self._compare(key, {0: (sent.version, letter)}))[0]
+        if (refusal := _refusal(key, id, answer)) is not None:
+            raise refusal
+        return "duplicate" if answer == "duplicate" else "accepted"
 
-    async def _compare(self, key: str, version: int, letter: mail.EventLetter) -> Literal["duplicate", "conflict"]:
-        """Whether a duplicate says the same as the event in the log."""
-        [row] = await self._store.read(key, version - 1, version)
-        there = ev.read(row)
-        if not isinstance(there, ev.EventReceived):
-            return "conflict"
-        same = (there.name, bytes(there.payload)) == (letter.name, bytes(letter.payload))
-        return "duplicate" if same else "conflict"
+    async def post_all(
+        self, key: str, events: Sequence[NewEvent], by: str, roles: Sequence[str], new_id: Callable[[], str]
+    ) -> list[str | PerdureError]:
+        """Send many events to one execution: the id of each, or why it was not accepted. One call writes them all."""
+        answers: list[str | PerdureError] = []
+        letters: dict[int, mail.EventLetter] = {}
+        sealed: list[Mail] = []
+        for place, made in enumerate(await self._letters(key, events, by, roles)):
+            try:
+                if isinstance(made, PerdureError):
+                    raise made
+                answers.append(checked_id(events[place].id or new_id(), "event id"))
+            except PerdureError as error:
+                answers.append(error)
+                continue
+            letters[place] = made
+            sealed.append(Mail(key, str(answers[place]), mail.seal(made), digest(made.name, bytes(made.payload))))
+        sent = dict(zip(letters, await self._writes.send_all(sealed), strict=True))
+        if any(one.answer == "missing" for one in sent.values()):
+            raise ExecutionNotFound(f"there is no execution {key}", key)
+        logged = {place: (one.version, letters[place]) for place, one in sent.items() if one.version}
+        there = await self._compare(key, logged)
+        for place, one in sent.items():
+            refusal = _refusal(key, str(answers[place]), there.get(place, one.answer))
+            answers[place] = answers[place] if refusal is None else refusal
+        return answers
+
+    async def _letters(
+        self, key: str, events: Sequence[NewEvent], by: str, roles: Sequence[str]
+    ) -> list[mail.EventLetter | PerdureError]:
+        """Checked against the workflow as it is in mind, and only then against the version that is current."""
+        workflows = self._workflows
+        definition = await workflows.definition(key)
+        made = self._checked(await workflows.declared(key, definition), key, events, by, roles)
+        if any(isinstance(one, PerdureError) for one in made):
+            if (current := await workflows.current(key, definition)) != definition:
+                workflows.remember(key, current)
+                again = self._checked(await workflows.declared(key, current), key, events, by, roles)
+                made = [new if isinstance(old, PerdureError) else old for old, new in zip(made, again, strict=True)]
+        return made
+
+    def _checked(
+        self,
+        declared: Workflow[..., Any] | None,
+        key: str,
+        events: Sequence[NewEvent],
+        by: str,
+        roles: Sequence[str],
+    ) -> list[mail.EventLetter | PerdureError]:
+        made: list[mail.EventLetter | PerdureError] = []
+        for event in events:
+            try:
+                made.append(self.letter(declared, key, event, by, roles))
+            except PerdureError as error:
+                made.append(error)
+        return made
+
+    def letter(
+        self, declared: Workflow[..., Any] | None, key: str, event: NewEvent, by: str, roles: Sequence[str]
+    ) -> mail.EventLetter:
+        """An event as it goes into the mailbox, checked against this declaration."""
+        payload = event.payload if isinstance(event.payload, Raw) else Raw(encode(event.payload))
+        _check_payload(declared, key, event.name, payload, by, roles)
+        checked_size(payload, self._most, f"the payload of {event.name}")
+        source = str(event.attributes.get("source", ""))
+        return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes)
+
+    async def _compare(
+        self, key: str, logged: Mapping[int, tuple[int, mail.EventLetter]]
+    ) -> dict[int, Literal["duplicate", "conflict"]]:
+        """Whether duplicates say the same as the events that the log has at their versions."""
+        rows: dict[int, Row] = {}
+        while left := sorted({version for version, _ in logged.values()} - rows.keys()):
+            rows |= {row.version: row for row in await self._store.read(key, left[0] - 1, left[-1])}
+        found: dict[int, Literal["duplicate", "conflict"]] = {}
+        for place, (version, letter) in logged.items():
+            there = ev.read(rows[version])
+            said = (there.name, bytes(there.payload)) if isinstance(there, ev.EventReceived) else None
+            found[place] = "duplicate" if said == (letter.name, bytes(letter.payload)) else "conflict"
+        return found
+
+
+def _refusal(key: str, id: str, answer: str) -> PerdureError | None:
+    """What an answer of the store means to whoever sent the event; nothing if all is well."""
+    match answer:
+        case "conflict":
+            return EventConflict(f"{key}: event {id!r} was sent before with another name or payload", key)
+        case "ended":
+            return ExecutionEnded(f"{key} has ended and takes no more events; `perdure show` tells how", key)
+        case "missing":
+            return ExecutionNotFound(f"there is no execution {key}", key)
+        case _:
+            return None
 
 
 def _check_payload(

@@ -7,7 +7,7 @@ before the start is written, for the execution may be quicker than the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, structs
@@ -15,9 +15,10 @@ from msgspec import Raw, structs
 from perdure.core import copies, events as ev, summary
 from perdure.core.callbacks import Callback
 from perdure.core.codec import encode
-from perdure.core.records import Row, Start
+from perdure.core.records import ENDED, Row, Start
 from perdure.errors import ExecutionExists, UsageError
 from perdure.flows.described import Described
+from perdure.flows.listening import topics
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Stream
@@ -53,14 +54,7 @@ class Starts:
         callback: Callback | None = None,
     ) -> bool:
         """Start an execution of a workflow; whether it is new."""
-        args, kwargs = definition.signature.decode(input)
-        if isinstance(definition, Described):
-            definition.check_input(next(iter((*args, *kwargs.values())), None))
-        if not definition.hash:
-            registry.use(definition)
-        checked_size(input, self._most, f"the input of {definition.name}")
-        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash, callback=callback)
-        start = summary.begin(key, first, definition.queue, at)
+        start = self.made(definition, input, key, at, by, callback)
         if lane is not None:
             start = structs.replace(start, lane=checked_name(lane, "lane"))
         if connection is None and self._hears():
@@ -80,6 +74,37 @@ class Starts:
         first = ev.Started(definition.name, definition.version, Raw(definition.signature.encode(args, {})), by)
         start = summary.begin(key, first, queue, at)
         return await self.begin(structs.replace(start, state=encode(shown)))
+
+    def made(
+        self,
+        definition: Workflow[..., Any],
+        input: Raw,
+        key: str,
+        at: int,
+        by: str,
+        callback: Callback | None = None,
+    ) -> Start:
+        """A start that can be written, with what the execution will listen for."""
+        args, kwargs = definition.signature.decode(input)
+        if isinstance(definition, Described):
+            definition.check_input(next(iter((*args, *kwargs.values())), None))
+        if not definition.hash:
+            registry.use(definition)
+        checked_size(input, self._most, f"the input of {definition.name}")
+        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash, callback=callback)
+        start = summary.begin(key, first, definition.queue, at)
+        if definition.listens:
+            start = structs.replace(start, topics=topics(start.definition, definition.listens, input))
+        return start
+
+    async def copied(self, key: str, rows: Sequence[Row], queue: str) -> Start:
+        """A log as a new execution; one that is open listens like one that begins with the input of this log."""
+        start = copies.as_start(key, rows, queue)
+        first = ev.read(rows[0])
+        declared = await self._workflows.declared(key, start.definition)
+        if declared is None or start.status in ENDED or not isinstance(first, ev.Started):
+            return start
+        return structs.replace(start, topics=topics(start.definition, declared.listens, first.input))
 
     async def begin(self, start: Start, connection: Any = None) -> bool:
         """Whether it is new; the same start again is not."""

@@ -14,6 +14,9 @@ from perdure.ports import Joining, Store, Stream
 from perdure.runtime.batch import Batch
 from perdure.runtime.watch import news_of_task
 
+#: Letters, or starts, of one caller that share a transaction.
+MOST = 1000
+
 
 class Writes:
     """`grace` tells how long new work may wait for its hint to arrive; `group` how many share one write."""
@@ -46,6 +49,20 @@ class Writes:
             raise UsageError("connection= needs a store on PostgreSQL, the database of that connection")
         return self._store
 
+    async def send_all(self, letters: Sequence[Mail]) -> list[Sent]:
+        """Many letters of one caller: those of a group are written together, in their order."""
+        sent: list[Sent] = []
+        for first in range(0, len(letters), MOST):
+            sent += await self._write_sends(letters[first : first + MOST])
+        return sent
+
+    async def start_all(self, starts: Sequence[Start]) -> list[Started]:
+        """Many starts of one caller."""
+        answers: list[Started] = []
+        for first in range(0, len(starts), MOST):
+            answers += await self._write_starts(starts[first : first + MOST])
+        return answers
+
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self._store.start(starts, self._grace())
         fresh = [
@@ -58,11 +75,10 @@ class Writes:
 
     async def _write_sends(self, letters: Sequence[Mail]) -> Sequence[Sent]:
         answers = await self._store.send(letters, self._grace())
-        await self._stream.publish(
-            [
-                Hint(letter.key, sent.queue, sent.holder)
-                for letter, sent in zip(letters, answers, strict=True)
-                if sent.answer == "accepted" and not is_external(sent.queue)
-            ]
-        )
+        hints = {
+            letter.key: Hint(letter.key, sent.queue, sent.holder)
+            for letter, sent in zip(letters, answers, strict=True)
+            if sent.answer == "accepted" and not is_external(sent.queue)
+        }
+        await self._stream.publish(list(hints.values()))
         return answers

@@ -36,9 +36,11 @@ from perdure.core.records import (
     Start,
     Started,
     Status,
+    key_of,
     lane_of,
     served_as,
     tenant_of,
+    topics_of,
 )
 from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
 
@@ -160,6 +162,7 @@ class MemoryStore:
         self._ticker = Ticker(clock)
         self._executions: dict[str, _Execution] = {}
         self._lanes: dict[str, dict[str, None]] = {}  # the open executions of a lane, oldest first
+        self._topics: dict[str, set[str]] = {}  # the open executions of a topic
         self._agenda = _Agenda(self._executions)
 
     async def open(self) -> None:
@@ -184,6 +187,9 @@ class MemoryStore:
         it = self._executions[start.key] = _Execution(start, now, due)
         if it.lane is not None and it.wake is not None:
             self._lanes.setdefault(it.lane, {})[start.key] = None
+        if start.topics and it.wake is not None:
+            for topic in topics_of(start):
+                self._topics.setdefault(topic, set()).add(start.key)
         self._agenda.note(it)
         return "created"
 
@@ -389,8 +395,16 @@ class MemoryStore:
         it.base = max(it.base, end.base)
         it.wake = None
         it.mailbox.clear()
+        if it.start.topics:
+            self._stop_listening(it.start)
         if it.lane is not None:
             self._next_in_lane(it.lane, it.start.key, now)
+
+    def _stop_listening(self, start: Start) -> None:
+        for topic in topics_of(start):
+            self._topics[topic].discard(start.key)
+            if not self._topics[topic]:
+                del self._topics[topic]
 
     def _next_in_lane(self, lane: str, key: str, now: int) -> None:
         members = self._lanes[lane]
@@ -451,6 +465,18 @@ class MemoryStore:
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         it = self._executions.get(key)
         return [] if it is None else it.rows[after:until][:limit]
+
+    async def message(self, key: str, id: str) -> Mail | Row | None:
+        it = self._executions.get(key)
+        if it is None:
+            return None
+        if (version := self._folded_at(it, id)) is not None:
+            return it.rows[version - 1]
+        return it.mailbox[id].mail if id in it.mailbox else None
+
+    async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
+        there = {topic: self._topics.get(key_of(tenant, topic), ()) for topic in topics}
+        return {topic: sorted(key for key in keys if key > after)[:limit] for topic, keys in there.items() if keys}
 
     async def head(self, key: str) -> Head | None:
         it = self._executions.get(key)

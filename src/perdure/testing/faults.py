@@ -282,6 +282,14 @@ class GatedStore:
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._gate.call("read", key, lambda: self._store.read(key, after, until, limit))
 
+    async def message(self, key: str, id: str) -> Mail | Row | None:
+        return await self._gate.call("message", key, lambda: self._store.message(key, id))
+
+    async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
+        return await self._gate.call(
+            "listening", None, lambda: self._store.listening(tenant, list(topics), limit, after)
+        )
+
     async def head(self, key: str) -> Head | None:
         return await self._gate.call("head", key, lambda: self._store.head(key))
 

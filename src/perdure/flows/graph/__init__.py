@@ -63,6 +63,7 @@ class Graph(Described):
         bound = {name: bind_name(name) for name in actions(body)} if bounds is None else bounds
         super().__init__(read.name, version, read.queue, read.description, body, bound, hash)
         self.plan = Plan(read, self.bounds)
+        self.listens, self.starts_on = read.listens, read.starts_on
 
     def check_input(self, value: Any) -> None:
         """InvalidValue if no trigger takes this."""

@@ -15,11 +15,13 @@ from perdure.core import jq
 from perdure.core.jq import tree
 from perdure.core.jq.parser import parse
 from perdure.errors import InvalidValue, NotRegistered, UsageError
+from perdure.flows import listening
 from perdure.flows.bound import Bound, Problem, check_arguments
 from perdure.flows.graph import model
 from perdure.flows.graph.model import Model, Node, read
 from perdure.flows.graph.nodes import step_of
 from perdure.flows.graph.shape import check_shape
+from perdure.flows.listening import On
 from perdure.flows.registry import registry
 from perdure.flows.schema import Schema
 
@@ -35,6 +37,7 @@ def problems_of(graph: Model, bounds: Mapping[str, Bound] | None = None) -> list
     for node in graph.nodes.values():
         if node.data is not None:
             found += _check_node(node, graph, bounds or {})
+    found += listening.problems(graph.listens, (), {})
     if not any(one.where in ("nodes", "edges") for one in found):  # else there is nothing to look at
         found += check_shape(graph)
     return found
@@ -47,6 +50,10 @@ def _check_node(node: Node, graph: Model, bounds: Mapping[str, Bound]) -> Iterat
     except InvalidValue as error:
         yield Problem(where, str(error))
     match node.data:
+        case model.Trigger() if node.data.event:
+            on = On(node.data.event, node.data.source, node.data.input, node.data.when)
+            for problem in listening.problems((), [on], {}):
+                yield structs.replace(problem, where=problem.where.replace("starts_on[0]", where))
         case model.Act():
             if node.data.action not in bounds:
                 yield from _check_action(node.data, where)

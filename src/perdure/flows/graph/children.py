@@ -18,6 +18,7 @@ from perdure.core.failures import child_failed
 from perdure.core.replay import Replay
 from perdure.errors import NotRegistered
 from perdure.flows.described import Described
+from perdure.flows.listening import Listen
 from perdure.flows.registry import registry
 from perdure.flows.workflow import find_definition
 
@@ -61,7 +62,8 @@ async def _published(running: Replay, name: str, version: int | None, given: Any
     found = await running.act(find_definition, Raw(encode([name, version])))
     if not found["hash"]:
         raise NotRegistered(f"{name} is code that the worker of this execution does not have: load it there")
-    child = Published(name, found["version"], found["hash"], found["queue"])
+    listens = msgspec.convert(found.get("listens", []), tuple[Listen, ...])
+    child = Published(name, found["version"], found["hash"], found["queue"], listens)
     return await running.child(child, child.version, Raw(encode([given])))
 
 
@@ -72,6 +74,7 @@ class Published(Struct, frozen=True):
     version: int
     hash: str
     queue: str
+    listens: tuple[Listen, ...] = ()
 
     def decode_result(self, result: Raw, /) -> Any:
         return msgspec.json.decode(result)

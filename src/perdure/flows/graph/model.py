@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from perdure.core import jq
+from perdure.flows import listening
 from perdure.flows.bound import Problem
+from perdure.flows.listening import Listen, On
 
 Length: TypeAlias = str | int | float  # a duration, or an expression that gives one
 JsonSchema: TypeAlias = dict[str, Any] | bool
@@ -33,6 +36,9 @@ class Data(Struct, frozen=True, kw_only=True):
 
 class Trigger(Data, frozen=True, kw_only=True):
     event: str = ""
+    source: str = ""
+    when: str = ""
+    input: str = ".data"
     schema: JsonSchema | None = None
 
 
@@ -144,7 +150,7 @@ TYPES: dict[str, type[Data]] = {
 }
 #: Types whose nodes stay open for a while without work of their own: at rest there is nothing but these.
 RESTING = (Delay, Wait, Person)
-_FIELDS = {"graph", "queue", "description", "variables", "metadata", "nodes", "edges", "viewport"}
+_FIELDS = {"graph", "queue", "description", "variables", "metadata", "nodes", "edges", "viewport", "listens"}
 #: Names that expressions see already.
 TAKEN = {"trigger", "outputs", "variables", "metadata", "index", "execution"}
 MOST_NODES, MOST_EDGES = 1_000, 5_000
@@ -174,6 +180,18 @@ class Model(Struct, frozen=True):
     nodes: dict[str, Node]
     edges: tuple[Edge, ...]
     problems: list[Problem]
+    listens: tuple[Listen, ...] = ()
+
+    @property
+    def starts_on(self) -> tuple[On, ...]:
+        """What its triggers say of the events that start it; the input names the trigger."""
+        found = []
+        for node in self.nodes.values():
+            if isinstance(one := node.data, Trigger) and one.event:
+                name = msgspec.json.encode(node.id).decode()
+                input = f"{{trigger: {name}, payload: ({jq.expression(one.input)})}}"
+                found.append(On(one.event, one.source, input, one.when))
+        return tuple(found)
 
 
 def read(body: Mapping[str, Any]) -> Model:
@@ -185,6 +203,8 @@ def read(body: Mapping[str, Any]) -> Model:
     name = _field(body, "graph", Annotated[str, Meta(min_length=1)], "", problems)
     queue = _field(body, "queue", str, "default", problems)
     nodes = _nodes(_field(body, "nodes", list[Any], [], problems), problems)
+    listens, _, wrong = listening.read({"listens": body.get("listens", [])})
+    problems += wrong
     return Model(
         name,
         queue,
@@ -194,6 +214,7 @@ def read(body: Mapping[str, Any]) -> Model:
         nodes,
         tuple(_edges(_field(body, "edges", list[Any], [], problems), nodes, problems)),
         problems,
+        listens,
     )
 
 

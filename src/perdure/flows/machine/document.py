@@ -21,6 +21,7 @@ from typing import Any
 
 from perdure.core.retry import Retry
 from perdure.errors import DefinitionInvalid, InvalidValue, UsageError
+from perdure.flows import listening
 from perdure.flows.bound import Bound, Problem
 from perdure.flows.machine.chart import Chart
 from perdure.flows.machine.check import check as check_chart
@@ -28,7 +29,10 @@ from perdure.flows.machine.machine import Machine
 from perdure.flows.machine.model import Do, State, To
 from perdure.flows.schema import Schema
 
-_MACHINE = ("machine", "description", "queue", "data", "events", "on", "initial", "states", "output", "publish")
+_MACHINE = (
+    *("machine", "description", "queue", "data", "events", "on", "initial", "states", "output", "publish"),
+    *("listens", "starts_on"),
+)
 _STATE = (
     *("on", "entry", "exit", "after", "always", "done", "error", "final", "settles", "initial", "states"),
     "description",
@@ -202,7 +206,12 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
     root = reader.machine(body)
     _, events = reader.schemas(body)
     chart = Chart(root)
-    return reader.problems + check_chart(chart, events)
+    return reader.problems + check_chart(chart, events) + _listening(body, chart, events)
+
+
+def _listening(body: Mapping[str, Any], chart: Chart, events: Mapping[str, Any]) -> list[Problem]:
+    listens, starts_on, wrong = listening.read(body)
+    return wrong + list(listening.problems(listens, starts_on, {**chart.events, **events}))
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:
@@ -220,6 +229,7 @@ def build(
     root = reader.machine(body)
     schemas = reader.schemas(body)
     chart = Chart(root, bounds)
-    if problems := [one for one in reader.problems + check_chart(chart, schemas[1]) if one.level == "error"]:
+    found = reader.problems + check_chart(chart, schemas[1]) + _listening(body, chart, schemas[1])
+    if problems := [one for one in found if one.level == "error"]:
         raise DefinitionInvalid(f"machine {body.get('machine')}", problems)
     return Machine.described(body, chart, version, hash, schemas)

@@ -32,10 +32,12 @@ from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import DefinitionInvalid, InvalidValue, Undecodable
+from perdure.flows import listening
 from perdure.flows.action import Action, Call
 from perdure.flows.bound import Problem
 from perdure.flows.described import Described
 from perdure.flows.diagram import Diagram, Mark
+from perdure.flows.listening import Listen, On
 from perdure.flows.machine.chart import Chart, Node
 from perdure.flows.machine.check import check
 from perdure.flows.machine.model import Do, Event, State, To, Tos
@@ -73,6 +75,8 @@ class Machine(Described, Generic[D]):
         version: int = ...,
         queue: str = ...,
         description: str = ...,
+        listens: Sequence[Listen] = ...,
+        starts_on: Sequence[On] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -89,6 +93,8 @@ class Machine(Described, Generic[D]):
         version: int = ...,
         queue: str = ...,
         description: str = ...,
+        listens: Sequence[Listen] = ...,
+        starts_on: Sequence[On] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -104,6 +110,8 @@ class Machine(Described, Generic[D]):
         version: int = 1,
         queue: str = "default",
         description: str = "",
+        listens: Sequence[Listen] = (),
+        starts_on: Sequence[On] = (),
     ) -> None:
         root = State(on=on or {}, initial=initial, states=states)
         chart = Chart(root)
@@ -113,7 +121,9 @@ class Machine(Described, Generic[D]):
         self._complete(chart, codec_for(data) if data is not None else None, kinds, output, publish)
         if data is not None:
             self.signature = _signature(data, data if output is None else Any)
-        if problems := [one for one in check(chart, self.events) if one.level == "error"]:
+        self.listens, self.starts_on = tuple(listens), tuple(starts_on)
+        found = [*check(chart, self.events), *listening.problems(self.listens, self.starts_on, self.events)]
+        if problems := [one for one in found if one.level == "error"]:
             raise DefinitionInvalid(f"machine {name}", problems)
         for fn in self._functions():
             guard.refuse(fn)
@@ -146,6 +156,7 @@ class Machine(Described, Generic[D]):
         data, events = schemas
         kinds = {name: schema.codec() if schema is not None else codec_for(Any) for name, schema in events.items()}
         made._complete(chart, None, kinds, body.get("output"), body.get("publish", ()), data)
+        made.listens, made.starts_on, _ = listening.read(body)
         return made
 
     def _complete(

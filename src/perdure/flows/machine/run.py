@@ -155,7 +155,9 @@ class MachineRun:
         if isinstance(chosen, str):
             self._running.reject(received, chosen)
             return False
+        self._running.taking = received.id
         await self._move(*chosen, event)
+        self._running.taking = ""
         return True
 
     async def _time_out(self, node: Node, timer: Timer) -> bool:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from perdure.core.records import Commit, End, Mail, Park, Row, Start, lane_of, tenant_of
+from perdure.core.records import Commit, End, Mail, Park, Row, Start, lane_of, tenant_of, topics_of
 from perdure.stores.ticker import RESTARTED
 
 Columns: TypeAlias = list[list[Any]]
@@ -58,6 +58,15 @@ def starts_columns(starts: Iterable[Start]) -> Columns:
     ]
     columns: Columns = [list(column) for column in zip(*heads, strict=True)] if heads else [[] for _ in range(15)]
     return columns + rows_columns((start.key, row) for _, start in ordered for row in start.rows)
+
+
+def topics_columns(starts: Iterable[Start]) -> Columns:
+    """The parameters of `listen`: keys, shas, topics."""
+    columns: Columns = [[], [], []]
+    for start in sorted(starts, key=lambda one: one.key):
+        for topic in topics_of(start):
+            _append(columns, start.key, start.sha, topic)
+    return columns
 
 
 def mail_columns(mail: Iterable[Mail]) -> Columns:

@@ -20,6 +20,8 @@ class Statements:
             " $$ select current_setting('perdure.now')::bigint $$"
         )
         self.start = call("start", 23)
+        self.listen = f"select {schema}.listen($1, $2, $3)"
+        self.listening = call("listening", 3)
         self.send = call("send", 5)
         self.hold = call("hold", 7)
         self.renew = call("renew", 3)
@@ -39,4 +41,8 @@ class Statements:
             " where key = $1 and version > $2 and version <= coalesce($3, 9223372036854775807)"
             " order by version limit $4"
         )
+        self.message = (
+            f"select version, type, data, at, fence, message_id from {schema}.events where key = $1 and message_id = $2"
+        )
+        self.waiting = f"select key, id, data, sha from {schema}.messages where key = $1 and id = $2"
         self.head = search.head_statement(schema)

@@ -35,6 +35,7 @@ from perdure.core.records import (
     Sent,
     Start,
     Started,
+    key_of,
     tenant_of,
 )
 from perdure.errors import StoreError, StoreUnavailable
@@ -142,7 +143,13 @@ class PostgresStore:
     # Start and send
 
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
-        return await self._calls.run(lambda connection: self._start(connection, starts, grace), writes=True)
+        listen = any(start.topics for start in starts)
+        begin = self._start_listening if listen else self._start
+        return await self._calls.run(lambda connection: begin(connection, starts, grace), writes=True)
+
+    async def _start_listening(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
+        async with connection.transaction():
+            return await self._start(connection, starts, grace)
 
     async def _start(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
         if not starts:
@@ -156,7 +163,14 @@ class PostgresStore:
                 there[start.key] = start.sha  # another one of this key in the same call is a second start
             else:
                 answers.append("same" if sha == start.sha else "conflict")
+        created = [start for start, answer in zip(starts, answers, strict=True) if answer == "created"]
+        await self._listen(connection, created)
         return answers
+
+    async def _listen(self, connection: Connection, starts: Sequence[Start]) -> None:
+        """In the transaction of the starts: whoever can be seen is found by its topics."""
+        if any(start.topics for start in starts):
+            await connection.execute(self._sql.listen, *columns.topics_columns(starts))
 
     async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
         return await self._calls.run(lambda connection: self._send(connection, mail, grace), writes=True)
@@ -244,6 +258,8 @@ class PostgresStore:
         rest = sorted(group, key=_key)
         assert len({commit.key for commit in rest}) == len(rest), "an execution has one commit in flight"
         careful = within is not None
+        if any(child.topics for commit in rest for child in commit.children):
+            within = within or _savepoint
         for _ in range(ROUNDS):
             if not rest:
                 break
@@ -281,10 +297,9 @@ class PostgresStore:
             return cast("list[Any]", await connection.fetch(self._sql.commit_group, *parameters, careful))
         starts = columns.starts_columns(children)
         letters = columns.mail_columns(mail)
-        return cast(
-            "list[Any]",
-            await connection.fetch(self._sql.commit_family, *parameters, careful, *starts, *letters, grace),
-        )
+        refusals = await connection.fetch(self._sql.commit_family, *parameters, careful, *starts, *letters, grace)
+        await self._listen(connection, children)
+        return cast("list[Any]", refusals)
 
     # What is due
 
@@ -306,6 +321,27 @@ class PostgresStore:
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         rows = await self._look(tenant_of(key), lambda c: c.fetch(self._sql.read, key, after, until, limit))
         return list(starmap(Row, rows))
+
+    async def message(self, key: str, id: str) -> Mail | Row | None:
+        found: Mail | Row | None = await self._calls.run(lambda c: self._message(c, key, id), writes=False)
+        return found
+
+    async def _message(self, connection: Connection, key: str, id: str) -> Mail | Row | None:
+        # The mailbox first: what is taken out of it meanwhile is in the log by then.
+        waiting = await connection.fetchrow(self._sql.waiting, key, id)
+        folded = await connection.fetchrow(self._sql.message, key, id)
+        if folded is not None:
+            return Row(*folded)
+        return None if waiting is None else Mail(*waiting)
+
+    async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
+        names = {key_of(tenant, topic): topic for topic in topics}
+        found: dict[str, list[str]] = {}
+        for name, key in await self._calls.run(
+            lambda c: c.fetch(self._sql.listening, list(names), limit, after), writes=False
+        ):
+            found.setdefault(names[name], []).append(key)
+        return found
 
     async def head(self, key: str) -> Head | None:
         found = await self._look(tenant_of(key), lambda c: c.fetchrow(self._sql.head, key))

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import starmap
 
-from perdure.core.records import Backlog, Mail, Row
+from perdure.core.records import Backlog, Mail, Row, key_of
 
 
 def rows_of(db: sqlite3.Connection, key: str, after: int, until: int | None = None, limit: int = -1) -> list[Row]:
@@ -36,6 +36,29 @@ def unread(db: sqlite3.Connection, key: str) -> list[Mail]:
             ),
         )
     )
+
+
+def message(db: sqlite3.Connection, key: str, id: str) -> Mail | Row | None:
+    """A message in the log, or else in the mailbox."""
+    folded = (
+        "select version, type, data, at, fence, message_id from events indexed by events_message"
+        " where key = ? and message_id = ?"
+    )
+    if (row := db.execute(folded, (key, id)).fetchone()) is not None:
+        return Row(*row)
+    waiting = db.execute("select key, id, data, sha from messages where key = ? and id = ?", (key, id)).fetchone()
+    return None if waiting is None else Mail(*waiting)
+
+
+def listening(
+    db: sqlite3.Connection, tenant: str, topics: Sequence[str], limit: int, after: str
+) -> dict[str, list[str]]:
+    one = "select key from topics where topic = ? and key > ? order by key limit ?"
+    found = {
+        topic: [key for (key,) in db.execute(one, (key_of(tenant, topic), after, limit))]
+        for topic in dict.fromkeys(topics)
+    }
+    return {topic: keys for topic, keys in found.items() if keys}
 
 
 def next_due(db: sqlite3.Connection, queues: Sequence[str], definitions: Sequence[str]) -> int | None:

@@ -108,6 +108,12 @@ class SqliteStore:
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._run(self._reader, lambda db: reading.rows_of(db, key, after, until, limit))
 
+    async def message(self, key: str, id: str) -> Mail | Row | None:
+        return await self._run(self._reader, lambda db: reading.message(db, key, id))
+
+    async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
+        return await self._run(self._reader, lambda db: reading.listening(db, tenant, topics, limit, after))
+
     async def head(self, key: str) -> Head | None:
         heads = await self._run(
             self._reader, lambda db: search.heads(db, "h.key = :key", {"key": key, "now": self._now()})

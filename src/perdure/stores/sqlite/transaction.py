@@ -36,6 +36,7 @@ from perdure.core.records import (
     lane_of,
     served_as,
     tenant_of,
+    topics_of,
 )
 from perdure.stores.sqlite.reading import rows_of, unread
 from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker, is_step
@@ -97,15 +98,20 @@ class Transaction:
             # and every fence that a fork or an import brings along.
             token = max([self.now, *(row.fence for row in start.rows)])
             self._changed(
-                "insert into wakes (key, queue, definition, due, token, lane, born) values (?, ?, ?, ?, ?, ?, ?)",
+                "insert into wakes (key, queue, definition, due, token, lane, listens, born)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?)",
                 start.key,
                 start.queue,
                 served_as(start.definition),
                 due,
                 token,
                 lane := lane_of(start),
+                bool(start.topics),
                 token if lane is None else max(token, self._first(_LAST_IN_LANE, lane)[0] + 1),
             )
+            if start.topics:
+                rows = [(topic, start.key) for topic in topics_of(start)]
+                self._db.executemany("insert into topics (topic, key) values (?, ?)", rows)
         return "created"
 
     def send(self, mail: Mail, due: int) -> Sent:
@@ -304,7 +310,9 @@ class Transaction:
             self.now,
             key,
         )
-        (lane,) = self._first("delete from wakes where key = ? returning lane", key)
+        lane, listens = self._first("delete from wakes where key = ? returning lane, listens", key)
+        if listens:
+            self._changed("delete from topics where key = ?", key)
         self._changed("delete from messages where key = ?", key)
         if lane is not None and (following := self._first(_FIRST_IN_LANE, lane)) is not None:
             self._changed("update wakes set due = ? where key = ? and holder is null", self.now, following[0])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from perdure.testing.contract.committing import Committing
 from perdure.testing.contract.holding import Holding
 from perdure.testing.contract.lanes import Lanes
+from perdure.testing.contract.listening import Listening
 from perdure.testing.contract.locks import LocksContract
 from perdure.testing.contract.reading import Reading
 from perdure.testing.contract.searching import Searching
@@ -50,7 +51,7 @@ from perdure.testing.contract.streams import Opened, StreamContract
 from perdure.testing.contract.waking import Waking
 
 
-class StoreContract(Starting, Sending, Holding, Committing, Waking, Reading, Searching, Lanes):
+class StoreContract(Starting, Sending, Holding, Committing, Waking, Reading, Searching, Lanes, Listening):
     """Every sentence of the port Store; a subclass says how to make one.
 
     `self.clock` is a ManualClock for stores that take a clock; others override `advance` as well.
