@@ -37,6 +37,8 @@ from perdure.errors import (
     Nondeterminism,
     PerdureError,
     Permanent,
+    SecretExposed,
+    SecretNotFound,
     StoreError,
     Transient,
 )
@@ -45,6 +47,7 @@ from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
 from perdure.flows.machine import Do, Machine, State, To
+from perdure.flows.secret import Secret, secret
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.callbacks import webhook_sink
@@ -107,6 +110,9 @@ __all__ = [
     "Received",
     "Retry",
     "Run",
+    "Secret",
+    "SecretExposed",
+    "SecretNotFound",
     "Settings",
     "State",
     "StoreError",
@@ -115,6 +121,7 @@ __all__ = [
     "Workflow",
     "action",
     "event",
+    "secret",
     "webhook_sink",
     "workflow",
 ]

@@ -15,6 +15,8 @@
     │   ├── TaskNotFound          the token is not that of an external task of the tenant
     │   ├── HookNotFound          the tenant has no webhook of that name
     │   ├── SecretMissing         a reference to a secret that leads nowhere, or that the tenant may not name
+    │   │   └── SecretNotFound    the process finds no secret of that name for the tenant
+    │   ├── SecretExposed         what an action returned contains a secret
     │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
@@ -139,6 +141,18 @@ class SecretMissing(UsageError):
 
 class OutboundRefused(UsageError):
     """An address that must not be called, or a request that must not be sent; nothing was sent."""
+
+
+class SecretNotFound(SecretMissing):
+    """The process finds no secret of this name for the tenant; no other try can help before it is there."""
+
+    fatal = True
+
+
+class SecretExposed(UsageError):
+    """What an action returned contains a secret that it has revealed; it was not written."""
+
+    fatal = True
 
 
 class SettingsError(UsageError):

@@ -44,6 +44,7 @@ from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
+from perdure.runtime.secrets import Secrets, Source
 from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
@@ -72,16 +73,19 @@ class Perdure:
         stream: str | Stream | None = None,
         tenant: str | None = None,
         settings: Settings | None = None,
+        secrets: str | Source | None = None,
         **options: Any,
     ) -> None:
         url = store if isinstance(store, str) else None
         hints = stream if isinstance(stream, str) else None
-        self.settings = settings or load(store=url, stream=hints, tenant=tenant, **options)
+        places = secrets if isinstance(secrets, str) else None
+        self.settings = settings or load(store=url, stream=hints, tenant=tenant, secrets=places, **options)
         self.store, self.stream = urls.chosen(store, stream, self.settings)
         self.clock = Clock(self.store)
         self._names = Names()
         self.tenant = checked_tenant(self.settings.tenant)
         self.worker: Worker | None = None
+        self._secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
@@ -274,6 +278,9 @@ class Perdure:
     async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
         found = await self._workflows.wanted(name, version, tenant)
         return {"version": found.version, "hash": found.hash, "queue": found.queue}
+
+    def find_secret(self, tenant: str, name: str) -> str:
+        return self._secrets.find(tenant, name)
 
     async def send(
         self,
