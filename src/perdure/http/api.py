@@ -7,6 +7,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from perdure.http import (
+    audit,
     definitions,
     events,
     executions,
@@ -48,6 +49,7 @@ ALL = [
     *routes.all,
     *external.routes.all,
     *hooks.routes.all,
+    *audit.routes.all,
 ]
 
 

@@ -94,6 +94,8 @@ class Route(Struct, frozen=True):
     query: Any = Nothing
     answers: Mapping[int, Any] = {}
     tag: str = ""
+    target: Callable[[Any], str] | None = None  # from the call to what it is about, for the audit
+    harmless: bool = False  # changes nothing, whatever its scope and method
 
     @property
     def name(self) -> str:
@@ -129,9 +131,11 @@ class Routes:
         answers: Mapping[int, Any],
         body: Any = Nothing,
         query: Any = Nothing,
+        target: Callable[[Any], str] | None = None,
+        harmless: bool = False,
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            self.all.append(Route(method, path, scope, handler, body, query, answers, self.tag))
+            self.all.append(Route(method, path, scope, handler, body, query, answers, self.tag, target, harmless))
             return handler
 
         return declare

@@ -1,7 +1,8 @@
 """The routes on Starlette: authentication, limits, decoding and encoding around every handler; nothing else.
 
 Rules kept here: a request is refused as early as it can be, and cheaply; a body has a limit of bytes and of depth; the
-tenant comes from the credential; an answer is sent only when the verb behind it has returned.
+tenant comes from the credential; what administers is noted in the audit before it is done; an answer is sent only when
+the verb behind it has returned.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
+from perdure.http.audit import note
 from perdure.http.caller import ANYBODY, Caller
 from perdure.http.leaving import Leaving
 from perdure.http.problems import MEDIA, Refused, problem_of
@@ -62,6 +64,7 @@ def _endpoint(
             body = await _bytes(request, limit) if route.body is bytes else await _body(request, decode, limit)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
+            await note(route, call)
             return _response(await route.handler(call))
         except Exception as error:
             return _problem(error, request)

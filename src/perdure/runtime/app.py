@@ -28,6 +28,7 @@ from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import Locks, Store, Stream
 from perdure.runtime import callbacks, dead as letters, finding, urls
+from perdure.runtime.audit import Audit
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
@@ -99,6 +100,8 @@ class Perdure:
         self.references: Resolves = References(self.settings.secret_files, self.tenant)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
+        #: Who did what.
+        self.audit = Audit(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)
