@@ -45,6 +45,10 @@
     ├── LockError                 something about a lock
     │   ├── LockTaken             others kept it for as long as one would wait
     │   └── LockLost              the lease ran out, or the lock was held for too long
+    ├── KeyringError              something encrypted cannot be read, or written
+    │   ├── KeyShredded           the keys of its tenant were destroyed, for ever
+    │   ├── KeyMissing            the key ring does not have the key, but should
+    │   └── SealBroken            it was changed in the store, or moved
     ├── AccessError               who calls over HTTP, and what they may do
     │   ├── Unauthenticated       no credential, or none that is valid
     │   ├── NotAllowed            the credential is valid, but not for this
@@ -311,6 +315,22 @@ class LockTaken(LockError):
 
 class LockLost(LockError):
     """The lock is no longer ours: its lease ran out, or it was held for longer than its limit."""
+
+
+class KeyringError(PerdureError):
+    """Something encrypted cannot be read, or written."""
+
+
+class KeyShredded(KeyringError):
+    """The keys of the tenant were destroyed: what they encrypted cannot be read by anybody, ever."""
+
+
+class KeyMissing(KeyringError):
+    """The key ring does not have a key that it should have."""
+
+
+class SealBroken(KeyringError):
+    """What the store has was changed there, or belongs elsewhere."""
 
 
 class AccessError(PerdureError):

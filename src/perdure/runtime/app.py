@@ -26,7 +26,7 @@ from perdure.core.view import State
 from perdure.errors import UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
-from perdure.ports import Locks, Store, Stream
+from perdure.ports import KeyRing, Locks, Store, Stream
 from perdure.runtime import callbacks, dead as letters, finding, urls
 from perdure.runtime.audit import Audit
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
@@ -45,6 +45,7 @@ from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
+from perdure.runtime.sealing import sealed
 from perdure.runtime.secrets import Secrets, Source
 from perdure.runtime.sending import Sends
 from perdure.runtime.settings import Settings, load
@@ -75,13 +76,20 @@ class Perdure:
         tenant: str | None = None,
         settings: Settings | None = None,
         secrets: str | Source | None = None,
+        keyring: str | KeyRing | None = None,
         **options: Any,
     ) -> None:
         url = store if isinstance(store, str) else None
         hints = stream if isinstance(stream, str) else None
         places = secrets if isinstance(secrets, str) else None
-        self.settings = settings or load(store=url, stream=hints, tenant=tenant, secrets=places, **options)
-        self.store, self.stream = urls.chosen(store, stream, self.settings)
+        named = keyring if isinstance(keyring, str) else None
+        ring = None if isinstance(keyring, str) else keyring
+        self.settings = settings or load(
+            store=url, stream=hints, tenant=tenant, secrets=places, keyring=named, **options
+        )
+        self.store, self.stream, warm = sealed(
+            self.settings, ring, *urls.chosen(store, stream, self.settings), urls.warm(self.settings)
+        )
         self.clock = Clock(self.store)
         self._names = Names()
         self.tenant = checked_tenant(self.settings.tenant)
@@ -89,7 +97,7 @@ class Perdure:
         self._secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
-        self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
+        self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
         self.definitions = Definitions(self)

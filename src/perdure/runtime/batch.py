@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from perdure.errors import KeyringError
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -29,18 +31,26 @@ class Batch(Generic[Q, A]):
     async def _flush(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-            try:
-                answers = await self._write([item for item, _ in batch])
-            except BaseException as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(_copy(error))
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                for (_, future), answer in zip(batch, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
+            await self._put_all(batch)
+
+    async def _put_all(self, batch: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+        try:
+            answers = await self._write([item for item, _ in batch])
+        except BaseException as error:
+            if isinstance(error, KeyringError) and len(batch) > 1:
+                # One of them could not be sealed, so none was written: each for itself.
+                for one in batch:
+                    await self._put_all([one])
+                return
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(_copy(error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
 
 
 def _copy(error: BaseException) -> BaseException:
