@@ -206,6 +206,8 @@ class DirectoryRing:
                 " nothing of this tenant is written any more"
             )
         found = self._load(tenant, before)
+        if found is None and before is not None:
+            return before  # a file that is gone without a mark is a disk that is away, not a new tenant
         if found is None and make:
             self._make(tenant)
             found = self._load(tenant, None)
@@ -327,7 +329,6 @@ def _write(path: Path, value: Struct, new: bool = False) -> None:
 
 def _write_bytes(path: Path, data: bytes, new: bool = False) -> None:
     """All of it or nothing, and on disk when this returns; if it must be `new`, FileExistsError where it is not."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
