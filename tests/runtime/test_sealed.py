@@ -241,6 +241,22 @@ def test_a_running_execution_whose_keys_are_destroyed_is_left_and_gets_stuck(tmp
     asyncio.run(main())
 
 
+def test_a_state_that_a_process_has_in_mind_is_not_told_after_the_keys_are_gone() -> None:
+    async def main() -> None:
+        keys = Ring()
+        app = Perdure("memory://", keyring=keys)
+        async with app, app.working():
+            run = await app.start(flow, CANARY, id="f1", tenant="acme")
+            await run.send("more", "m")
+            await run.result(20)
+            assert (await run.state()).published["note"] == CANARY
+            keys.shredded.add("acme")
+            with pytest.raises(KeyShredded):
+                await run.state()
+
+    asyncio.run(main())
+
+
 def test_over_http_what_is_shredded_is_gone() -> None:
     async def main() -> None:
         keys = Ring()

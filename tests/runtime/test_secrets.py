@@ -365,3 +365,28 @@ def test_a_process_gets_those_that_are_passed_to_it() -> None:
                 await (await app.start(computing, "other")).result(30)
 
     asyncio.run(main())
+
+
+# In definitions that are data.
+
+
+def test_a_definition_names_a_secret_where_an_action_takes_one() -> None:
+    document = {
+        "machine": "secrets-machine",
+        "initial": "begin",
+        "states": {
+            "begin": {"entry": [{"action": "secrets.use", "with": {"key": "secret://canary"}}], "final": True},
+        },
+    }
+
+    async def main() -> None:
+        app = Perdure("memory://")
+        async with app, app.working():
+            await app.definitions.publish(document)
+            run = await app.start("secrets-machine", None)
+            await run.result(20)
+            text = str([row.data async for row in run.rows()])
+            assert "secret://canary" in text and "canary-9f3b" not in text
+            assert f'"result":{len(CANARY)}' in text
+
+    asyncio.run(main())
