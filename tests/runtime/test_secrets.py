@@ -143,7 +143,7 @@ async def test_an_action_gets_the_value_and_the_log_the_reference(world: World) 
 
 
 async def test_a_plain_function_reveals_by_name_in_its_thread(world: World) -> None:
-    @action
+    @action(name="secrets.in_a_thread")
     def in_a_thread() -> int:
         return len(secret("canary").reveal())
 
@@ -181,7 +181,7 @@ async def test_a_value_in_place_of_a_reference_is_refused_before_it_is_written(w
 async def test_a_missing_secret_fails_before_the_function_is_called_and_is_not_tried_again(world: World) -> None:
     called = []
 
-    @action(retries=5)
+    @action(name="secrets.absent", retries=5)
     async def charge(key: Secret) -> None:
         called.append(1)
 
@@ -224,7 +224,7 @@ def test_a_source_that_fails_is_tried_again_as_the_policy_says() -> None:
 
 
 async def test_a_result_with_the_value_in_it_is_refused(world: World) -> None:
-    @action(retries=3)
+    @action(name="secrets.echo", retries=3)
     async def echo(key: Secret) -> dict[str, str]:
         return {"sent": f"Bearer {key.reveal()}"}
 
@@ -233,7 +233,7 @@ async def test_a_result_with_the_value_in_it_is_refused(world: World) -> None:
         return await echo(secret("canary"))
 
     run = await world.start(echoing)
-    with pytest.raises(ExecutionFailed, match="the result of echo contains the secret 'canary'"):
+    with pytest.raises(ExecutionFailed, match="the result of secrets.echo contains the secret 'canary'"):
         await run.result()
     assert "canary-9f3b" not in str([row.data async for row in run.rows()])
 
