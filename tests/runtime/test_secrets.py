@@ -15,7 +15,18 @@ import httpx
 import pytest
 from msgspec import Raw
 
-from perdure import ActionFailed, ExecutionFailed, Perdure, Secret, Settings, action, secret, workflow
+from perdure import (
+    ActionFailed,
+    Breaker,
+    ExecutionFailed,
+    Perdure,
+    Permanent,
+    Secret,
+    Settings,
+    action,
+    secret,
+    workflow,
+)
 from perdure.core import copies
 from perdure.core.codec import codec_for, encode
 from perdure.core.events import Error
@@ -195,6 +206,23 @@ async def test_a_missing_secret_fails_before_the_function_is_called_and_is_not_t
 
     assert await world.run(charging) == "SecretNotFound permanent 1"
     assert not called
+
+
+async def test_a_missing_secret_says_nothing_about_the_service_behind_the_action(world: World) -> None:
+    @action(name="secrets.broken", breaker=Breaker(failures=1, fail_fast=True, counts=(Permanent,)))
+    async def broken(key: Secret) -> None: ...
+
+    @workflow
+    async def breaking() -> list[str]:
+        seen = []
+        for _ in range(2):
+            try:
+                await broken(secret("absent"))
+            except ActionFailed as error:
+                seen.append(error.type)
+        return seen
+
+    assert await world.run(breaking) == ["SecretNotFound"] * 2
 
 
 def test_a_source_that_fails_is_tried_again_as_the_policy_says() -> None:
