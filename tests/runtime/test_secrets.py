@@ -30,10 +30,19 @@ from perdure import (
 from perdure.core import copies
 from perdure.core.codec import codec_for, encode
 from perdure.core.events import Error
-from perdure.errors import InvalidValue, SettingsError, UsageError
+from perdure.errors import InvalidValue, SecretMissing, SettingsError, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.secrets import HIDDEN, KEPT, Secrets, Watch, from_directory, from_environment, source_of
+from perdure.runtime.secrets import (
+    HIDDEN,
+    KEPT,
+    Secrets,
+    Watch,
+    from_directory,
+    from_environment,
+    source_of,
+    watch as watched,
+)
 from perdure.runtime.telemetry import configure
 from perdure.testing import World
 
@@ -292,6 +301,21 @@ def test_old_values_are_forgotten() -> None:
         watch.add("acme", f"token-{number:03}")
     assert watch.hide("token-000 token-001", "acme") == f"token-000 {HIDDEN}"
     assert watch.hide("token-000 token-001") == f"token-000 {HIDDEN}"
+
+
+def test_a_value_that_is_too_short_hides_nothing_else() -> None:
+    watch = Watch()
+    watch.add("acme", "a")
+    assert watch.hide("a banana", "acme") == watch.hide("a banana") == "a banana"
+
+
+def test_webhooks_find_the_same_secrets_and_log_lines_do_not_show_them() -> None:
+    known = {("default", "hook"): "whsec-of-the-hook"}
+    app = Perdure("memory://", secrets=lambda tenant, name: known.get((tenant, name)))
+    assert app.references.resolve("secret://hook", "default") == "whsec-of-the-hook"
+    assert watched.hide("with whsec-of-the-hook") == "with ***"
+    with pytest.raises(SecretMissing):
+        app.references.resolve("secret://hook", "rival")
 
 
 # The canary.

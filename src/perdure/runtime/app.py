@@ -105,7 +105,7 @@ class Perdure:
         self.external = ExternalTasks(self)
         #: How addresses that others name are called, and how secrets that they refer to are found.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
-        self.references: Resolves = References(self.settings.secret_files, self.tenant)
+        self.references: Resolves = References(self.settings.secret_files, self.tenant, find=self._secrets.find)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
         #: Who did what.

@@ -137,6 +137,8 @@ class Watch:
         self._forms: dict[str | None, Sequence[str]] = {}
 
     def add(self, tenant: str, value: str) -> None:
+        if len(value) < SHORTEST:
+            return
         with self._lock:
             values = self._values.setdefault(tenant, OrderedDict())
             if value in values:
