@@ -50,12 +50,14 @@ from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.secret import Secret, secret
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.bulk import Bulk, Operation
 from perdure.runtime.callbacks import webhook_sink
 from perdure.runtime.dead import Dead, DeadPage, Handled
 from perdure.runtime.definitions import Definitions
 from perdure.runtime.locks import Lock
 from perdure.runtime.published import Definition
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Fired, Schedule, Schedules
 from perdure.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ __all__ = [
     "ActionError",
     "ActionFailed",
     "Breaker",
+    "Bulk",
     "Callback",
     "ChildFailed",
     "CircuitOpen",
@@ -91,6 +94,7 @@ __all__ = [
     "ExecutionStuck",
     "ExpressionError",
     "External",
+    "Fired",
     "Forbidden",
     "Graph",
     "Handled",
@@ -102,6 +106,7 @@ __all__ = [
     "Machine",
     "MigrationRefused",
     "Nondeterminism",
+    "Operation",
     "Page",
     "Perdure",
     "PerdureError",
@@ -110,6 +115,8 @@ __all__ = [
     "Received",
     "Retry",
     "Run",
+    "Schedule",
+    "Schedules",
     "Secret",
     "SecretExposed",
     "SecretNotFound",

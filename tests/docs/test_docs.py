@@ -18,7 +18,20 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Action, Definitions, Perdure, Retry, Run, Workflow, action, errors, event, workflow
+from perdure import (
+    Action,
+    Bulk,
+    Definitions,
+    Perdure,
+    Retry,
+    Run,
+    Schedules,
+    Workflow,
+    action,
+    errors,
+    event,
+    workflow,
+)
 from perdure.cli.main import app as commands_app
 from perdure.core import events as ev
 from perdure.core.copies import FORMAT
@@ -265,6 +278,8 @@ INTERNAL = {
         "me",
     },
     Run: {"since_restart"},
+    Schedules: {"fire"},
+    Bulk: {"page", "handle"},
     Action: {"absent", "decode_result", "failure", "same_args"},
     Workflow: {"begin", "check", "decode_result", "failure", "fingerprint", "hash", "resume", "same_args", "undo_of"},
 }
@@ -272,6 +287,8 @@ FACADES: list[tuple[str, Any]] = [
     ("Perdure", Perdure),
     ("Definitions", Definitions),
     ("ExternalTasks", ExternalTasks),
+    ("Schedules", Schedules),
+    ("Bulk", Bulk),
     ("Run", Run),
     ("workflow", type(workflow)),
     ("action", type(action)),

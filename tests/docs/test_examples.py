@@ -25,6 +25,7 @@ SAYS = {
     "deploy": ["is stuck (nondeterminism)", "Ada: release 2", "voucher for Bob", "Eve: version 2"],
     "fanout": ["flaky-page     1000 words", "missing-page   NotFound after 1 attempt(s)"],
     "hello": ["Hello, Ada!"],
+    "nightly_report": ["Mon 01 April 07:00 +0200", "daily-report@2030-04-01T05:00:00Z: 72 orders", "3 reports"],
     "order": ["→ tracking-parcel-1", "refund receipt-2", "put samovar back", "CardDeclined"],
     "order_graph": ["Inspect the parcel of o-1", "tea packed", "refund receipt-o-2", "release shelf-o-2", "is damaged"],
     "order_machine": [

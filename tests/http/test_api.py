@@ -62,6 +62,7 @@ class People:
         return caller_of(tenant, user, roles.split(","), "test")
 
 
+TAGS = {"executions", "events", "definitions", "hooks"}
 Test = Callable[["Door"], Awaitable[None]]
 
 
@@ -336,6 +337,7 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("POST", "/v1/executions/h1/cancel", {}),
         ("POST", "/v1/executions/h1/retry", {}),
         ("POST", "/v1/executions/h1/fork", {}),
+        ("POST", "/v1/executions/h1/migrate", {"version": 2}),
         ("GET", "/v1/definitions/http-door", None),
         ("GET", "/v1/definitions/http-door/history", None),
         ("POST", "/v1/definitions/http-door/deprecate", {"version": 1}),
@@ -344,7 +346,8 @@ def test_a_foreign_tenant_sees_nothing() -> None:
         ("PUT", "/v1/hooks/http-door/secret", {"secret": "file:x"}),
         ("DELETE", "/v1/hooks/http-door", None),
     ]
-    named = {(one.method, one.path) for one in ALL if "{" in one.path and one.scope is not None}
+    # Modules with tests of their own ask there.
+    named = {(one.method, one.path) for one in ALL if "{" in one.path and one.tag in TAGS and one.scope is not None}
     assert {(m, p.replace("h1", "{id}").replace("http-door", "{name}")) for m, p, _ in paths} == named
 
     async def main(door: Door) -> None:

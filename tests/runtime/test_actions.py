@@ -353,3 +353,15 @@ def test_the_registry_describes_actions() -> None:
     assert schema["version"] == 1
     assert "order" in str(schema["parameters"])
     assert "paid" in str(schema["result"])
+
+
+async def test_an_action_reaches_the_application_it_runs_in(world: World) -> None:
+    @action
+    async def look() -> list[str]:
+        return [head.workflow for head in (await action.app.find(tenant="default")).heads]
+
+    @workflow
+    async def looks() -> list[str]:
+        return await look()
+
+    assert await world.run(looks) == ["looks"]

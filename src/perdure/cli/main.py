@@ -10,12 +10,28 @@ from typing import Annotated
 import typer
 
 from perdure import __version__
-from perdure.cli import audit, dead, definitions, hooks, keyring, keys, logs, look, runs, store, work
+from perdure.cli import (
+    audit,
+    bulk,
+    dead,
+    definitions,
+    hooks,
+    keyring,
+    keys,
+    logs,
+    look,
+    runs,
+    schedules,
+    store,
+    work,
+)
 from perdure.cli.command import app
 
 __all__ = ["app", "main"]
 _ORDER = (work.WORK, runs.RUNS, look.PANEL, runs.COURSE, definitions.PANEL, logs.PANEL, work.CODE, store.PANEL)
 
+app.add_typer(schedules.group, rich_help_panel=schedules.PANEL)
+app.add_typer(bulk.group, rich_help_panel=runs.COURSE)
 app.add_typer(dead.group, rich_help_panel=runs.COURSE)
 app.add_typer(definitions.group, rich_help_panel=definitions.PANEL)
 app.add_typer(keys.group, rich_help_panel=keys.PANEL)

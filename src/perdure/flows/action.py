@@ -319,6 +319,11 @@ class ActionDecorator:
         return this_attempt("action.execution").execution
 
     @property
+    def app(self) -> Any:
+        """The application (`Perdure`) whose worker runs this action: to start, to send, to find."""
+        return this_attempt("action.app").client
+
+    @property
     def connection(self) -> Any:
         """Of a transactional action: the asyncpg connection whose transaction also commits the result."""
         connection = this_attempt("action.connection").connection

@@ -24,6 +24,11 @@ class Registry:
     def __init__(self) -> None:
         self._workflows: dict[tuple[str, int], Workflow[..., Any]] = {}
         self._actions: dict[str, list[Action[..., Any]]] = {}
+        self._inner: dict[str, Workflow[..., Any]] = {}
+
+    def add_inner(self, workflow: Workflow[..., Any]) -> None:
+        """A workflow of the engine's own: every worker runs it, but nobody starts it by its name or is shown it."""
+        self._inner[workflow.definition] = workflow
 
     def add_workflow(self, workflow: Workflow[..., Any]) -> None:
         known = self._workflows.get((workflow.name, workflow.version))
@@ -36,7 +41,8 @@ class Registry:
 
     def use(self, workflow: Workflow[..., Any]) -> None:
         """This very object is at work: local workflows of one name, as tests have them, must not be confused."""
-        self._workflows[workflow.name, workflow.version] = workflow
+        if workflow.definition not in self._inner:
+            self._workflows[workflow.name, workflow.version] = workflow
 
     def add_action(self, action: Action[..., Any]) -> None:
         others = [known for known in self._actions.get(action.name, ()) if not _same(known.fn, action.fn)]
@@ -61,6 +67,8 @@ class Registry:
         """The workflow of this name and version, or what stands for an action that runs apart."""
         if definition.startswith(ACTION):
             return self._apart(definition)
+        if definition in self._inner:
+            return self._inner[definition]
         name, _, version = definition.rpartition("@")
         return self._workflows.get((name, int(version))) if version.isdecimal() else None
 
@@ -111,7 +119,7 @@ class Registry:
     def served(self) -> list[str]:
         """All that a worker with this registry can run: workflows, actions that run apart, whatever was published."""
         actions = [f"{ACTION}{one.name}@{one.version}" for one in self.actions() if not one.how.external]
-        return [*self.definitions(), *dict.fromkeys(actions), PUBLISHED]
+        return [*self.definitions(), *self._inner, *dict.fromkeys(actions), PUBLISHED]
 
     def workflows(self) -> Iterator[Workflow[..., Any]]:
         return iter(list(self._workflows.values()))

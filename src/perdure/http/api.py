@@ -8,12 +8,16 @@ from starlette.applications import Starlette
 
 from perdure.http import (
     audit,
+    bulk,
     definitions,
     events,
     executions,
     external,
     following,
     hooks,
+    key_routes,
+    overview,
+    schedules,
     system,
 )
 from perdure.http.browse import POLICY, page
@@ -50,6 +54,10 @@ ALL = [
     *external.routes.all,
     *hooks.routes.all,
     *audit.routes.all,
+    *schedules.routes.all,
+    *bulk.routes.all,
+    *overview.routes.all,
+    *key_routes.routes.all,
 ]
 
 

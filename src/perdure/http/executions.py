@@ -59,6 +59,7 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
         after=query.after,
         before=query.before,
         parent=query.parent,
+        published=forms.fields(query.field),
         limit=query.limit,
         cursor=query.cursor,
         tenant=call.tenant,
@@ -167,3 +168,25 @@ async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
     edit = {int(version): value for version, value in body.edit.items()}
     run = await run_of(call).fork(at=body.at, edit=edit, id=body.id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
+
+
+@routes(
+    "POST",
+    "/v1/executions/{id}/migrate",
+    "control",
+    body=forms.MigrateIn,
+    query=forms.ResultQuery,
+    answers={200: forms.ExecutionOut, 202: forms.StartedOut},
+)
+async def migrate(call: Call[forms.ResultQuery, forms.MigrateIn]) -> Answer:
+    """Go on with another version of its published definition.
+
+    200 when that has happened, 409 with the reasons when it cannot be, 202 when no worker has judged it within `wait`
+    (10 seconds unless given).
+    """
+    run = run_of(call)
+    try:
+        await run.migrate(call.body.version, by=call.caller.user, timeout=seconds_of(call.query.wait or "10s"))
+    except TimeoutError:
+        return Answer(forms.StartedOut(run.id), 202)
+    return Answer(forms.shown(await run.head()))

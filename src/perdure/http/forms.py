@@ -15,6 +15,10 @@ from perdure.runtime.app import Page
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Wait = Annotated[str, Meta(description="A duration, as `5s` or `PT5S`; at most 60 seconds.")]
+Fields = Annotated[
+    dict[str, str],
+    Meta(description="Published fields, each as `field.NAME=VALUE`; a value is JSON, or a plain word."),
+]
 Status = Literal["running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
 
 
@@ -81,6 +85,7 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     after: datetime | None = None
     before: datetime | None = None
     parent: str | None = None
+    field: Fields = {}
     limit: Limit = 50
     cursor: str | None = None
 
@@ -159,6 +164,12 @@ class ForkIn(Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
 
 
+class MigrateIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which version of its published definition an execution shall go on with."""
+
+    version: Annotated[int, Meta(ge=1)]
+
+
 class StartedOut(Struct, frozen=True):
     id: str
 
@@ -187,3 +198,16 @@ def page(found: Page) -> ExecutionsOut:
 
 def _json(raw: bytes | None) -> Any:
     return None if raw is None else msgspec.json.decode(raw)
+
+
+def fields(given: dict[str, str]) -> dict[str, str | int | float | bool | None]:
+    """The values of published fields, as a query says them."""
+    return {name: _scalar(text) for name, text in given.items()}
+
+
+def _scalar(text: str) -> str | int | float | bool | None:
+    try:
+        value: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return text if isinstance(value, dict | list) else value

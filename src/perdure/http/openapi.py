@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.http.problems import MEDIA, Problem
-from perdure.http.route import FLOW, Flow, Html, Nothing, Route
+from perdure.http.route import FLOW, Flow, Html, Nothing, Plain, Route
 
 _PLACE = "#/components/schemas/{name}"
 _NAME = re.compile(r"\W+")
@@ -20,7 +20,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     types = list(
         dict.fromkeys([*(part for one in routes for part in (one.body, one.query, *one.answers.values())), Problem])
     )
-    kept = [kind for kind in types if kind not in (None, bytes, Flow, Html, Nothing)]
+    kept = [kind for kind in types if kind not in (None, bytes, Flow, Html, Nothing, Plain)]
     schemas, components = msgspec.json.schema_components(kept, ref_template=_PLACE)
     known = dict(zip(kept, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -61,6 +61,8 @@ def _answer(kind: Any, known: dict[Any, Any]) -> dict[str, Any]:
         return {"description": "Done."}
     if kind is Flow:
         return {"description": "Server-sent events.", "content": {FLOW: {"schema": {"type": "string"}}}}
+    if kind is Plain:
+        return {"description": "Plain text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     if kind is Html:
         return {"description": "A page.", "content": {"text/html": {"schema": {"type": "string"}}}}
     if kind is bytes:

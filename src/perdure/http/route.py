@@ -22,7 +22,7 @@ from perdure.runtime.app import Perdure
 
 Q = TypeVar("Q")
 B = TypeVar("B")
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _NAMES = re.compile(r"{(\w+)}")
 
 
@@ -40,6 +40,10 @@ class Flow:
 
 class Html:
     """In a declaration: an answer for a browser."""
+
+
+class Plain:
+    """In a declaration: an answer that is plain text."""
 
 
 class Answer(Struct, frozen=True):

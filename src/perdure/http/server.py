@@ -84,7 +84,21 @@ def _query(route: Route, request: Request) -> Any:
     several = request.query_params.multi_items()
     if len({name for name, _ in several}) < len(several):
         raise Refused(400, "Repeated Parameter", "a parameter is given twice")
-    return msgspec.convert(dict(several), route.query, strict=False)
+    return msgspec.convert(_nested(several), route.query, strict=False)
+
+
+def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """`field.stage=paid` is a part of `field`."""
+    found: dict[str, Any] = {}
+    for name, value in several:
+        outer, dot, inner = name.partition(".")
+        if outer in found and not (dot and isinstance(found[outer], dict)):
+            raise Refused(400, "Repeated Parameter", f"{outer!r} is given twice")
+        if dot:
+            found.setdefault(outer, {})[inner] = value
+        else:
+            found[name] = value
+    return found
 
 
 async def _body(request: Request, decode: Callable[[bytes], Any] | None, limit: int) -> Any:

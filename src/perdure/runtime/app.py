@@ -29,6 +29,7 @@ from perdure.flows.registry import registry
 from perdure.ports import KeyRing, Locks, Store, Stream
 from perdure.runtime import callbacks, dead as letters, finding, urls
 from perdure.runtime.audit import Audit
+from perdure.runtime.bulk import Bulk
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.dead import DeadPage, Handled
@@ -45,6 +46,7 @@ from perdure.runtime.outbound import Outbound
 from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
+from perdure.runtime.schedules import Schedules
 from perdure.runtime.sealing import sealed
 from perdure.runtime.secrets import Secrets, Source
 from perdure.runtime.sending import Sends
@@ -110,6 +112,10 @@ class Perdure:
         self.hooks = Hooks(self)
         #: Who did what.
         self.audit = Audit(self)
+        #: Executions that start by the clock.
+        self.schedules = Schedules(self)
+        #: One thing done to many executions.
+        self.bulk = Bulk(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
         self._ends = Ends(self.settings.grace)

@@ -73,6 +73,14 @@ class Starts:
             self._ends.forget(key)
         return created
 
+    async def own(
+        self, definition: Workflow[..., Any], args: tuple[Any, ...], key: str, at: int, by: str, queue: str, shown: Any
+    ) -> bool:
+        """Start an execution of the engine's own; what it shows before a worker has seen it is given."""
+        first = ev.Started(definition.name, definition.version, Raw(definition.signature.encode(args, {})), by)
+        start = summary.begin(key, first, queue, at)
+        return await self.begin(structs.replace(start, state=encode(shown)))
+
     async def begin(self, start: Start, connection: Any = None) -> bool:
         """Whether it is new; the same start again is not."""
         if connection is None:

@@ -1,0 +1,79 @@
+"""Bulk operations: one thing done to many executions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, structs
+
+from perdure.flows.bulk import Act
+from perdure.http import forms
+from perdure.http.route import Answer, Call, Nothing, Routes
+from perdure.http.verbs import from_idempotency_key
+from perdure.runtime.bulk import Operation
+
+routes = Routes("bulk")
+
+
+class FilterIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which executions: all of this must fit; `fields` are published ones."""
+
+    status: forms.Status | None = None
+    workflow: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+    fields: dict[str, str | int | float | bool | None] = {}
+
+
+class BulkIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do. `send` takes an `event` and its `payload`, `migrate` a `version`. Without a filter say `all`."""
+
+    act: Act
+    filter: FilterIn = FilterIn()
+    all: bool = False
+    event: str = ""
+    payload: Any = None
+    version: Annotated[int, Meta(ge=1)] | None = None
+    reason: str = ""
+    dry_run: bool = False
+
+
+class BulkQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    limit: forms.Limit = 50
+
+
+class OperationsOut(Struct, frozen=True):
+    operations: list[Operation]
+
+
+@routes("POST", "/v1/bulk", "control", body=BulkIn, answers={202: forms.StartedOut})
+async def start_bulk(call: Call[Nothing, BulkIn]) -> Answer:
+    """Do one thing to all executions that fit.
+
+    202 when the operation is durable. It is an execution: it can be paused, resumed and cancelled by its id.
+    """
+    body = structs.asdict(call.body)
+    which = structs.asdict(body.pop("filter"))
+    run = await call.app.bulk.start(
+        body.pop("act"),
+        **which,
+        **body,
+        id=from_idempotency_key(call, "bulk"),
+        by=call.caller.user,
+        roles=call.caller.roles,
+        tenant=call.tenant,
+    )
+    return Answer(forms.StartedOut(run.id), 202, {"Location": f"/v1/bulk/{run.id}"})
+
+
+@routes("GET", "/v1/bulk", "read", query=BulkQuery, answers={200: OperationsOut})
+async def list_bulk(call: Call[BulkQuery, Nothing]) -> Answer:
+    """List bulk operations, newest first."""
+    return Answer(OperationsOut(await call.app.bulk.list(limit=call.query.limit, tenant=call.tenant)))
+
+
+@routes("GET", "/v1/bulk/{id}", "read", answers={200: Operation})
+async def get_bulk(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell how far a bulk operation is."""
+    return Answer(await call.app.bulk.get(call.path["id"], tenant=call.tenant))

@@ -1,0 +1,77 @@
+"""The whole at a glance: counts, workers, locks, metrics."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from perdure.http.problems import Refused
+from perdure.http.route import Answer, Call, Nothing, Plain, Routes
+from perdure.runtime import overview
+from perdure.runtime.metrics import CONTENT_TYPE
+
+routes = Routes("overview")
+
+
+class StatsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Executions that were started in this time."""
+
+    workflow: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+
+
+class WorkersOut(Struct, frozen=True):
+    workers: list[overview.WorkerSeen]
+
+
+class LockQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(description="It may have slashes, so it is no part of the path.")]
+
+
+class LockOut(Struct, frozen=True, omit_defaults=True):
+    """A lock. `until` is when its lease ends, if nothing renews it."""
+
+    name: str
+    held: bool
+    holder: str = ""
+    fence: int | None = None
+    until: datetime | None = None
+
+
+@routes("GET", "/v1/stats", "read", query=StatsQuery, answers={200: overview.Stats})
+async def get_stats(call: Call[StatsQuery, Nothing]) -> Answer:
+    """Count executions by status and workflow, and tell how long they took."""
+    query = call.query
+    return Answer(await overview.stats(call.app, call.tenant, query.workflow, query.after, query.before))
+
+
+@routes("GET", "/v1/workers", "read", answers={200: WorkersOut})
+async def list_workers(call: Call[Nothing, Nothing]) -> Answer:
+    """List the workers that hold executions of yours now; one without work is not seen."""
+    return Answer(WorkersOut(await overview.workers(call.app, call.tenant)))
+
+
+@routes("GET", "/v1/locks", "read", query=LockQuery, answers={200: LockOut})
+async def get_lock(call: Call[LockQuery, Nothing]) -> Answer:
+    """Tell who holds a lock."""
+    found = await call.app.lock(call.query.name, tenant=call.tenant).look()
+    if found is None:
+        return Answer(LockOut(call.query.name, False))
+    return Answer(LockOut(found.name, True, found.holder, found.fence, found.until))
+
+
+@routes("GET", "/v1/metrics", "admin", answers={200: Plain})
+async def get_metrics(call: Call[Nothing, Nothing]) -> Answer:
+    """Get what the worker of this process counts, as Prometheus reads it.
+
+    The numbers are those of the process and its queues, whoever they are for; they name no tenant and no execution.
+    """
+    worker = call.app.worker
+    if worker is None:
+        detail = "no worker runs in this process: ask those that do, where `perdure worker --health` lets them answer"
+        raise Refused(404, "No Worker", detail)
+    worker.metrics.waiting(await call.app.store.backlog(), await call.app.store.now())
+    return Answer(worker.metrics.text().encode(), media=CONTENT_TYPE)
