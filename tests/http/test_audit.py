@@ -14,7 +14,7 @@ from perdure import Perdure
 from perdure.core.records import Start, Started
 from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.http.api import ALL, api
-from perdure.http.audit import NOTED
+from perdure.http.audit import NOTED, act_of
 from perdure.runtime.audit import LONGEST, Act
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import MemoryStream
@@ -69,14 +69,16 @@ def test_every_other_route_that_administers_is_noted() -> None:
     }
 
     async def main(door: Door) -> None:
+        taken = set()
         for route in noted:
             path = route.path.replace("{id}", "h1").replace("{name}", "http-door")
             more = {"version": 1} if route.name in ("deprecate", "restore") else {}
-            await door(route.method, path, bodies.get(route.name, more))
-        found = {one["act"]: one["target"] for one in await acts(door)}
-        for route in noted:
-            if route.tag in ("executions", "definitions", "system"):
-                assert f"{route.tag}.{route.name}" in found
+            answer = await door(route.method, path, bodies.get(route.name, more))
+            if answer.status_code != 422:  # what is no proper request is no act
+                taken.add(act_of(route))
+        found = {one["act"]: one["target"] for one in await acts(door, "?limit=1000")}
+        assert taken <= found.keys() and len(taken) > 10
+        assert "keys.revoke" in found
         assert found["executions.pause"] == "h1"
         assert found["definitions.publish"] == found["definitions.deprecate"] == "http-door"
         assert found["system.redrive"] == "a, b"

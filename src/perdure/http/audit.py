@@ -54,13 +54,18 @@ async def note(route: Route, call: Call[Any, Any]) -> None:
     caller = call.caller
     act = Act(
         caller.user,
-        f"{route.tag}.{route.name}",
+        act_of(route),
         target_of(route, call),
         str(getattr(call.body, "reason", "") or getattr(call.body, "note", "")),
         caller.credential,
         request=_request_id(call),
     )
     await call.app.audit.note(act, tenant=call.tenant)
+
+
+def act_of(route: Route) -> str:
+    """The same word as on the command line: `revoke_key` of the keys is keys.revoke."""
+    return f"{route.tag}.{route.name.removesuffix('_' + route.tag.removesuffix('s'))}"
 
 
 def target_of(route: Route, call: Call[Any, Any]) -> str:
