@@ -39,6 +39,8 @@ from perdure.errors import (
     Nondeterminism,
     PerdureError,
     Permanent,
+    SecretExposed,
+    SecretNotFound,
     StoreError,
     TaskExpired,
     Transient,
@@ -50,6 +52,7 @@ from perdure.flows.graph import Graph
 from perdure.flows.listening import Listen, On
 from perdure.flows.machine import Do, Machine, State, To
 from perdure.flows.person import Escalate, Role, person, role
+from perdure.flows.secret import Secret, secret
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.bulk import Bulk, Operation
@@ -132,6 +135,9 @@ __all__ = [
     "Run",
     "Schedule",
     "Schedules",
+    "Secret",
+    "SecretExposed",
+    "SecretNotFound",
     "Settings",
     "State",
     "StoreError",
@@ -146,6 +152,7 @@ __all__ = [
     "event",
     "person",
     "role",
+    "secret",
     "webhook_sink",
     "workflow",
 ]

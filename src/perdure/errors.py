@@ -16,6 +16,8 @@
     │   ├── TaskNotFound          the token is not that of an external task of the tenant
     │   ├── HookNotFound          the tenant has no webhook of that name
     │   ├── SecretMissing         a reference to a secret that leads nowhere, or that the tenant may not name
+    │   │   └── SecretNotFound    the process finds no secret of that name for the tenant
+    │   ├── SecretExposed         what an action returned contains a secret
     │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
     │   └── SettingsError         an unknown or ill-typed setting
     ├── ExecutionError            something about one execution
@@ -46,6 +48,10 @@
     ├── LockError                 something about a lock
     │   ├── LockTaken             others kept it for as long as one would wait
     │   └── LockLost              the lease ran out, or the lock was held for too long
+    ├── KeyringError              something encrypted cannot be read, or written
+    │   ├── KeyShredded           the keys of its tenant were destroyed, for ever
+    │   ├── KeyMissing            the key ring does not have the key, but should
+    │   └── SealBroken            it was changed in the store, or moved
     ├── AccessError               who calls over HTTP, and what they may do
     │   ├── Unauthenticated       no credential, or none that is valid
     │   ├── NotAllowed            the credential is valid, but not for this
@@ -150,6 +156,18 @@ class SecretMissing(UsageError):
 
 class OutboundRefused(UsageError):
     """An address that must not be called, or a request that must not be sent; nothing was sent."""
+
+
+class SecretNotFound(SecretMissing):
+    """The process finds no secret of this name for the tenant; no other try can help before it is there."""
+
+    fatal = True
+
+
+class SecretExposed(UsageError):
+    """What an action returned contains a secret that it has revealed; it was not written."""
+
+    fatal = True
 
 
 class SettingsError(UsageError):
@@ -316,6 +334,22 @@ class LockTaken(LockError):
 
 class LockLost(LockError):
     """The lock is no longer ours: its lease ran out, or it was held for longer than its limit."""
+
+
+class KeyringError(PerdureError):
+    """Something encrypted cannot be read, or written."""
+
+
+class KeyShredded(KeyringError):
+    """The keys of the tenant were destroyed: what they encrypted cannot be read by anybody, ever."""
+
+
+class KeyMissing(KeyringError):
+    """The key ring does not have a key that it should have."""
+
+
+class SealBroken(KeyringError):
+    """What the store has was changed there, or belongs elsewhere."""
 
 
 class AccessError(PerdureError):

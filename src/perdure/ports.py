@@ -176,6 +176,25 @@ class Twinned(Protocol):
         ...
 
 
+class KeyRing(Protocol):
+    """The keys that seal what a tenant stores, 32 bytes each. Asked for every row, so it keeps them in memory.
+
+    Raises KeyShredded when the keys of the tenant were destroyed, KeyMissing when they should be there and are not.
+    """
+
+    def current(self, tenant: str) -> tuple[bytes, bytes]:
+        """The id, 8 bytes, and the key for what is written now; made, and kept for good, for a tenant that is new."""
+        ...
+
+    def get(self, tenant: str, id: bytes) -> bytes:
+        """The key of this id, however old."""
+        ...
+
+    def index(self, tenant: str) -> bytes:
+        """A key that never changes, for comparing what cannot be read."""
+        ...
+
+
 class Stream(Protocol):
     """Carries hints. It may lose, double and reorder them; the store's due times make up for it."""
 

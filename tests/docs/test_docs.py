@@ -267,6 +267,7 @@ INTERNAL = {
         "send_raw",
         "cancel_raw",
         "find_definition",
+        "find_secret",
         "post",
         "described",
         "deliver",

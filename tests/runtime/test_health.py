@@ -106,7 +106,14 @@ def test_a_worker_that_works_is_ready(tmp_path: Path) -> None:
         assert await ask(port, "/ready") == (200, "ready\n")
         code, text = await ask(port, "/health?verbose=1")
         assert code == 200
-        assert json.loads(text) == {"status": "ready", "reasons": [], "worker": worker.me, "holds": 0, "attempts": 0}
+        assert json.loads(text) == {
+            "status": "ready",
+            "reasons": [],
+            "worker": worker.me,
+            "holds": 0,
+            "attempts": 0,
+            "encrypted": False,
+        }
 
     scenario(body, *sqlite(tmp_path))
 

@@ -82,7 +82,7 @@ def _plain(act: Act, verb: str) -> None:
 
     run.__doc__ = f"{verb}\n\nExample: perdure bulk {act} --workflow order --field stage=paid --dry-run"
     run.__name__ = f"bulk_{act}"
-    command(act, group=group)(run)
+    command(act, group=group, act=f"bulk.{act}")(run)
 
 
 _plain("cancel", "Ask executions to stop; their clean-up and undos run first.")
@@ -91,7 +91,7 @@ _plain("resume", "Let executions go on after a pause.")
 _plain("retry", "Try failed, cancelled and stuck executions again from where they stopped.")
 
 
-@command("send", group=group)
+@command("send", group=group, act="bulk.send")
 async def send(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", help="The event's name.", show_default=False)],
@@ -116,7 +116,7 @@ async def send(
     return await _do(call, app, "send", which | event, dry_run, detach, reason)
 
 
-@command("migrate", group=group)
+@command("migrate", group=group, act="bulk.migrate")
 async def migrate(
     call: Call,
     version: Annotated[int, Argument(metavar="VERSION", help="Of the definition.", show_default=False)],

@@ -13,7 +13,7 @@ import getpass
 import inspect
 import os
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from inspect import Parameter
 from pathlib import Path
@@ -42,6 +42,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.runtime.app import Perdure
+from perdure.runtime.audit import Act
 from perdure.runtime.sources import CONFIG
 from perdure.runtime.urls import redacted
 
@@ -126,6 +127,7 @@ class Call:
         self.debug = debug
         self.show = Display(json)
         self.app: Perdure | None = None
+        self.act: Act | None = None  # to be noted before anything is done
 
     def application(self, module: str | None = None, *, code: bool = False, **settings: Any) -> Perdure:
         """The application of a module, or one on the store alone."""
@@ -145,6 +147,9 @@ class Call:
         app = self.application(module, code=code)
         _check_place(app, create)
         async with app:
+            if self.act is not None:
+                await app.audit.note(self.act)
+                self.act = None
             yield app
 
     def hint(self, error: PerdureError) -> str:
@@ -181,9 +186,12 @@ def _configured(file: str | None) -> Iterator[None]:
 
 
 def command(
-    name: str, panel: str | None = None, group: typer.Typer = app
+    name: str, panel: str | None = None, group: typer.Typer = app, act: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function, plain or async, whose first parameter is the Call."""
+    """Register a function, plain or async, whose first parameter is the Call.
+
+    A command that administers names its `act`: it is noted in the audit as soon as the store is open.
+    """
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
@@ -197,6 +205,8 @@ def command(
             **given: Any,
         ) -> None:
             call = Call(store, stream, tenant, json, debug)
+            if act and not given.get("dry_run"):
+                call.act = Act(user(), act, _target(given), str(given.get("reason") or given.get("note") or ""), "cli")
             try:
                 with call.show.undisturbed(), _configured(config):
                     answer = fn(call, **given)
@@ -214,6 +224,14 @@ def command(
         return group.command(name, rich_help_panel=panel)(run)
 
     return decorate
+
+
+def _target(given: Mapping[str, Any]) -> str:
+    """What a command is about, as its arguments say."""
+    for name in ("id", "name", "which", "ids", "files", "file"):
+        if value := given.get(name):
+            return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ", ".join(f"{name}={given[name]}" for name in ("cause", "workflow", "all") if given.get(name))
 
 
 def user() -> str:

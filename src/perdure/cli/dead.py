@@ -144,7 +144,7 @@ def _events(events: list[Entry]) -> Any:
     return lines
 
 
-@command("redrive", group=group)
+@command("redrive", group=group, act="system.redrive")
 async def dead_redrive(
     call: Call,
     ids: Ids = None,
@@ -178,7 +178,7 @@ async def dead_redrive(
         return await _tell(call, client, handled, "redrive", dry_run, bool(ids))
 
 
-@command("purge", group=group)
+@command("purge", group=group, act="system.purge")
 async def dead_purge(
     call: Call,
     ids: Ids = None,

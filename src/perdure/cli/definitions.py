@@ -42,7 +42,7 @@ Name = Annotated[str, Argument(metavar="NAME", help="The definition's name.", sh
 NameAt = Annotated[str, Argument(metavar="NAME@VERSION", help="Which one.", show_default=False)]
 
 
-@command("publish", PANEL)
+@command("publish", PANEL, act="definitions.publish")
 async def publish(
     call: Call,
     files: Files,
@@ -126,7 +126,7 @@ async def definition(
     call.show.text(json.dumps(found.body, indent=2, ensure_ascii=False) + "\n")
 
 
-@command("deprecate", PANEL)
+@command("deprecate", PANEL, act="definitions.deprecate")
 async def deprecate(
     call: Call,
     which: NameAt,
@@ -143,6 +143,8 @@ async def deprecate(
     name, _, number = which.rpartition("@")
     if not name or not number.isdecimal():
         raise UsageError(f"name one version, as order@2, not {which!r}")
+    if undo and call.act is not None:
+        call.act = msgspec.structs.replace(call.act, act="definitions.restore")
     async with call.client(app) as client:
         if undo:
             await client.definitions.restore(name, int(number), by=user())
@@ -155,7 +157,7 @@ async def deprecate(
         call.show.print(styled((which, "bold"), " is restored" if undo else " is deprecated"))
 
 
-@command("upgrade", PANEL)
+@command("upgrade", PANEL, act="definitions.upgrade")
 async def upgrade(
     call: Call,
     id: RunId,
@@ -235,7 +237,7 @@ async def export(
         call.show.print(styled(f"{count} version(s) written to ", (str(file), "bold")))
 
 
-@command("import", group=group)
+@command("import", group=group, act="definitions.import")
 async def import_(
     call: Call, file: Annotated[Path, Argument(metavar="FILE", help="A bundle; - is stdin.")], app: AppOption = None
 ) -> int:

@@ -30,7 +30,7 @@ Name = Annotated[str, Argument(metavar="NAME", help="The webhook's name.", show_
 Secret = Annotated[str, Option("--secret", metavar="REFERENCE", help="Where the secret lies: env:NAME or file:NAME.")]
 
 
-@command("create", group=group)
+@command("create", group=group, act="hooks.create")
 async def create(
     call: Call,
     name: Name,
@@ -94,7 +94,7 @@ async def show(call: Call, name: Name, app: AppOption = None) -> None:
     call.show.print(changes(history))
 
 
-@command("rotate", group=group)
+@command("rotate", group=group, act="hooks.rotate")
 async def rotate(
     call: Call,
     name: Name,
@@ -118,7 +118,7 @@ async def rotate(
         call.show.note(f"{hook.former} is good until {hook.overlap_until:%Y-%m-%d %H:%M} UTC")
 
 
-@command("revoke", group=group)
+@command("revoke", group=group, act="hooks.revoke")
 async def revoke(call: Call, name: Name, app: AppOption = None) -> None:
     """Let a webhook take no more calls.
 

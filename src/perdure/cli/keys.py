@@ -34,7 +34,7 @@ Expires = Annotated[
 _COLOURS = {"active": "green", "expired": "yellow", "revoked": "red"}
 
 
-@command("create", group=group)
+@command("create", group=group, act="keys.create")
 async def create(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", help="Who will use it; events carry it.", show_default=False)],
@@ -89,7 +89,7 @@ async def show(call: Call, id: KeyId, app: AppOption = None) -> None:
         call.show.print(changes(history))
 
 
-@command("rotate", group=group)
+@command("rotate", group=group, act="keys.rotate")
 async def rotate(
     call: Call,
     id: KeyId,
@@ -110,7 +110,7 @@ async def rotate(
         _show(call, await Keys(client).rotate(id, overlap=overlap, expires=expires, by=user()))
 
 
-@command("revoke", group=group)
+@command("revoke", group=group, act="keys.revoke")
 async def revoke(call: Call, id: KeyId, app: AppOption = None) -> None:
     """Let an API key be good no longer, for ever.
 

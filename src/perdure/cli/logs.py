@@ -189,7 +189,7 @@ async def export(
         call.show.print(styled(f"{len(rows):,} events of ", (id, "bold"), f" in {output}"))
 
 
-@command("import", PANEL)
+@command("import", PANEL, act="executions.import")
 async def import_(
     call: Call,
     file: Annotated[Path, Argument(metavar="FILE", help="An exported log; - for stdin.", show_default=False)],

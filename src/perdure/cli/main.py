@@ -11,10 +11,12 @@ import typer
 
 from perdure import __version__
 from perdure.cli import (
+    audit,
     bulk,
     dead,
     definitions,
     hooks,
+    keyring,
     keys,
     logs,
     look,
@@ -38,6 +40,8 @@ app.add_typer(definitions.group, rich_help_panel=definitions.PANEL)
 app.add_typer(keys.group, rich_help_panel=keys.PANEL)
 app.add_typer(hooks.group, rich_help_panel=hooks.PANEL)
 app.add_typer(tenants.group, rich_help_panel=tenants.PANEL)
+app.add_typer(audit.group, rich_help_panel=keys.PANEL)
+app.add_typer(keyring.group, rich_help_panel=keys.PANEL)
 # Imports are sorted; the help is in the order in which people need it.
 app.registered_commands.sort(key=lambda one: _ORDER.index(str(one.rich_help_panel)))
 

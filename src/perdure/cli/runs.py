@@ -164,7 +164,7 @@ async def find(
             call.show.note(f"there are more: --cursor {page.next}")
 
 
-@command("pause", COURSE)
+@command("pause", COURSE, act="executions.pause")
 async def pause(
     call: Call,
     id: RunId,
@@ -185,7 +185,7 @@ async def pause(
         await _accepted(call, run, "pause")
 
 
-@command("resume", COURSE)
+@command("resume", COURSE, act="executions.resume")
 async def resume(
     call: Call,
     id: RunId,
@@ -207,7 +207,7 @@ async def resume(
         await _accepted(call, run, "resume")
 
 
-@command("cancel", COURSE)
+@command("cancel", COURSE, act="executions.cancel")
 async def cancel(
     call: Call,
     id: RunId,
@@ -226,7 +226,7 @@ async def cancel(
         await _accepted(call, run, "cancel")
 
 
-@command("retry", COURSE)
+@command("retry", COURSE, act="executions.retry")
 async def retry(call: Call, id: RunId, reason: Reason = "", app: AppOption = None) -> None:
     """Try again from where it failed.
 
@@ -240,7 +240,7 @@ async def retry(call: Call, id: RunId, reason: Reason = "", app: AppOption = Non
         await _accepted(call, again, "retry", origin=id)
 
 
-@command("fork", COURSE)
+@command("fork", COURSE, act="executions.fork")
 async def fork(
     call: Call,
     id: RunId,

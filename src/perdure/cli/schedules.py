@@ -40,7 +40,7 @@ _CATCH_UP = "What to start of the times that passed while no worker was there."
 _JITTER = "Start at a random moment within so long."
 
 
-@command("create", group=group)
+@command("create", group=group, act="schedules.create")
 async def create(
     call: Call,
     name: Name,
@@ -92,7 +92,7 @@ async def create(
         call.show.print(styled((made.name, "bold"), " is paused" if paused else f" starts {_when(made.next)}"))
 
 
-@command("update", group=group)
+@command("update", group=group, act="schedules.update")
 async def update(
     call: Call,
     name: Name,
@@ -212,7 +212,7 @@ async def next_times(
         call.show.print(styled(f"{at:%a %Y-%m-%d %H:%M:%S %z}"))
 
 
-@command("pause", group=group)
+@command("pause", group=group, act="schedules.pause")
 async def pause(call: Call, name: Name, app: AppOption = None) -> None:
     """Start nothing until it is resumed. What passes meanwhile is not caught up with.
 
@@ -223,7 +223,7 @@ async def pause(call: Call, name: Name, app: AppOption = None) -> None:
     _accepted(call, name, "pause")
 
 
-@command("resume", group=group)
+@command("resume", group=group, act="schedules.resume")
 async def resume(call: Call, name: Name, app: AppOption = None) -> None:
     """Go on with the next time.
 
@@ -234,7 +234,7 @@ async def resume(call: Call, name: Name, app: AppOption = None) -> None:
     _accepted(call, name, "resume")
 
 
-@command("trigger", group=group)
+@command("trigger", group=group, act="schedules.trigger")
 async def trigger(
     call: Call,
     name: Name,
@@ -253,7 +253,7 @@ async def trigger(
     call.show.print(styled("trigger accepted: ", (execution, "bold")))
 
 
-@command("delete", group=group)
+@command("delete", group=group, act="schedules.delete")
 async def delete(call: Call, name: Name, app: AppOption = None) -> None:
     """End a schedule. Its log stays, and what it has started goes on.
 

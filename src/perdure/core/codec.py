@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, overload
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.core.encoding import admit, canonical, digest, encode, is_model, short
+from perdure.core.encoding import admit, canonical, digest, encode, is_model, is_reference, short
 from perdure.errors import InvalidValue
 
 __all__ = ["Codec", "admit", "canonical", "codec_for", "digest", "encode"]
@@ -149,7 +149,7 @@ def _odd_types(info: Any, seen: set[int]) -> Iterator[type]:
     seen.add(id(info))
     if isinstance(info, msgspec.inspect.CustomType):
         if info.cls is not object and not isinstance(info.cls, _StandIn) and not is_model(info.cls):
-            if not issubclass(info.cls, PurePath):
+            if not issubclass(info.cls, PurePath) and not is_reference(info.cls):
                 yield info.cls
     elif isinstance(info, tuple):
         for item in info:
@@ -157,6 +157,10 @@ def _odd_types(info: Any, seen: set[int]) -> Iterator[type]:
     elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
         for name in info.__struct_fields__:
             yield from _odd_types(getattr(info, name), seen)
+
+
+class _Withheld(ValueError):
+    """The value is not shown: it may be a secret that should have been a reference."""
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -172,7 +176,10 @@ def _read(kind: Any, value: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
-    return kind(value)
+    try:
+        return kind(value)
+    except InvalidValue as error:
+        raise _Withheld(str(error)) from error
 
 
 def _describe(kind: Any) -> Schema:
@@ -181,6 +188,8 @@ def _describe(kind: Any) -> Schema:
     if is_model(kind):
         schema: Schema = kind.model_json_schema()
         return schema
+    if is_reference(kind):
+        return {"type": "string", "format": kind.__name__.lower()}
     return {} if kind is object else {"type": "string", "format": "path"}
 
 
@@ -206,6 +215,8 @@ def _explained(error: Exception, data: bytes | Raw) -> str:
         return f"{first['msg']} at {path}: {short(first.get('input'))}"
     text, found, path = str(error).rpartition(" - at ")
     text, path = (text, path.replace("`", "")) if found else (str(error), "$")
+    if isinstance(error.__cause__, _Withheld):
+        return f"{text} at {path}"
     text = text[:1].lower() + text[1:] if text.startswith(("Expected", "Object")) else text
     try:
         value = msgspec.json.decode(data)

@@ -136,6 +136,11 @@ def is_model(kind: object) -> bool:
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
+def is_reference(kind: object) -> bool:
+    """Whether values of this class are stored as a text that only names them, as those of Secret are."""
+    return isinstance(kind, type) and hasattr(kind, "__perdure_reference__")
+
+
 def field_names(kind: type) -> Iterable[str]:
     """The fields of a dataclass, Struct or attrs class; of anything else none."""
     if issubclass(kind, Struct):
@@ -153,6 +158,8 @@ def _plain(value: Any) -> object:
         return _aligned(value.model_dump(mode="json", **options), value.model_dump(mode="python", **options))
     if isinstance(value, PurePath):
         return str(value)
+    if is_reference(type(value)):
+        return value.__perdure_reference__()
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):  # a bool comes here only as a key
@@ -276,7 +283,7 @@ def _nodes(value: Any, path: str = "$", depth: int = 0) -> Iterator[tuple[str, A
     kind = type(value)
     if isinstance(value, Enum):
         value = value.value
-    elif is_model(kind) or isinstance(value, PurePath):
+    elif is_model(kind) or is_reference(kind) or isinstance(value, PurePath):
         value = _plain(value)
     yield path, value
     if kind in _LEAVES:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core.codec import Codec, Schema, codec_for, encode, hoisted
-from perdure.core.encoding import short
+from perdure.core.encoding import is_reference, short
 from perdure.errors import InvalidValue
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -107,6 +107,19 @@ class Signature:
             more = properties.pop(self._others)
         required = [one.name for one in self._parameters if _required(one)]
         return hoisted({"type": "object", "properties": properties, "required": required, "additionalProperties": more})
+
+    @functools.cached_property
+    def references(self) -> dict[str, type]:
+        """The parameters that take a reference, by name, and of which class."""
+        kinds = {one.name: self._hints.get(one.name) for one in self._parameters}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_reference(kind)}
+
+    def check_references(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise if a value stands where only a reference may, before it is written anywhere."""
+        given = {**{self._name_at(index): one for index, one in enumerate(args)}, **kwargs}
+        for name, kind in self.references.items():
+            if name in given and not isinstance(given[name], kind):
+                kind(given[name] if isinstance(given[name], str) else "")
 
     @functools.cached_property
     def returns(self) -> Codec[Any]:

@@ -85,6 +85,8 @@ class Action(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()
         if running is not None:
+            if self.signature.references:
+                self.signature.check_references(args, kwargs)
             # Encoded at the call: the workflow may change the objects before the task first runs.
             return running.act(self, Raw(self.signature.encode(args, kwargs)), self.compensation)
         if self.how.external:

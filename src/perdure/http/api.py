@@ -7,6 +7,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from perdure.http import (
+    audit,
     bulk,
     definitions,
     events,
@@ -57,6 +58,7 @@ ALL = [
     *routes.all,
     *external.routes.all,
     *hooks.routes.all,
+    *audit.routes.all,
     *schedules.routes.all,
     *bulk.routes.all,
     *overview.routes.all,

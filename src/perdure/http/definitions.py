@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from perdure.errors import UsageError
+from perdure.flows import kinds, reading
 from perdure.flows.bound import Problem
 from perdure.flows.registry import registry
 from perdure.http.problems import Refused
@@ -62,7 +64,17 @@ async def list_definitions(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(ListingsOut(await call.app.definitions.list(tenant=call.tenant)))
 
 
-@routes("POST", "/v1/definitions", "define", body=DefinitionIn, answers={201: Definition})
+def _name(call: Call[Nothing, DefinitionIn]) -> str:
+    """What it is called, if that can be read: the mistakes of a definition are told later."""
+    try:
+        return kinds.name_of(
+            reading.plain(body) if isinstance(body := _source(call.body), dict) else reading.read(body)
+        )
+    except UsageError:
+        return ""
+
+
+@routes("POST", "/v1/definitions", "define", body=DefinitionIn, answers={201: Definition}, target=_name)
 async def publish(call: Call[Nothing, DefinitionIn]) -> Answer:
     """Publish a definition; what was published before keeps its version."""
     body = call.body
@@ -72,7 +84,7 @@ async def publish(call: Call[Nothing, DefinitionIn]) -> Answer:
     return Answer(made, 201, {"Location": f"/v1/definitions/{made.name}?version={made.version}"})
 
 
-@routes("POST", "/v1/definitions/validate", "define", body=DefinitionIn, answers={200: ProblemsOut})
+@routes("POST", "/v1/definitions/validate", "define", body=DefinitionIn, answers={200: ProblemsOut}, harmless=True)
 async def validate(call: Call[Nothing, DefinitionIn]) -> Answer:
     """Tell all that is wrong with a definition, without publishing it."""
     return Answer(ProblemsOut(call.app.definitions.validate(_source(call.body))))

@@ -64,6 +64,8 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.LimitReached, 413),
     (errors.InvalidValue, 422),
     (errors.UsageError, 400),
+    (errors.KeyShredded, 410),
+    (errors.KeyringError, 503),
     (errors.StoreError, 503),
 ]
 _RETRY = {"Retry-After": "1"}

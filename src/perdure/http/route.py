@@ -107,6 +107,8 @@ class Route(Struct, frozen=True):
     tag: str = ""
     read: Read | None = None
     media: tuple[str, ...] = ()
+    target: Callable[[Any], str] | None = None  # from the call to what it is about, for the audit
+    harmless: bool = False  # changes nothing, whatever its scope and method
 
     @property
     def name(self) -> str:
@@ -144,10 +146,12 @@ class Routes:
         query: Any = Nothing,
         read: Read | None = None,
         media: Sequence[str] = (),
+        target: Callable[[Any], str] | None = None,
+        harmless: bool = False,
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            one = Route(method, path, scope, handler, body, query, answers, self.tag, read, tuple(media))
-            self.all.append(one)
+            said = body, query, answers, self.tag, read, tuple(media), target, harmless
+            self.all.append(Route(method, path, scope, handler, *said))
             return handler
 
         return declare

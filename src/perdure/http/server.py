@@ -1,8 +1,8 @@
 """The routes on Starlette: authentication, limits, decoding and encoding around every handler; nothing else.
 
 Rules kept here: a request is refused as early as it can be, and cheaply; a body has a limit of bytes and of time, and
-is JSON of the strict sort; the tenant comes from the credential, and the store is told whom it answers; an answer is
-sent only when the verb behind it has returned.
+is JSON of the strict sort; the tenant comes from the credential, and the store is told whom it answers; what
+administers is noted in the audit before it is done; an answer is sent only when the verb behind it has returned.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 
+from perdure.http.audit import note
 from perdure.http.bodies import reader, taken
 from perdure.http.edge import Edge, response_of
 from perdure.http.gate import Asks, Gate
@@ -55,6 +56,7 @@ def _endpoint(
             body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
+            await note(route, call)
             return _response(await route.handler(call))
         except Exception as error:
             return response_of(error, request)

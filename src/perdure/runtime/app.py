@@ -26,8 +26,9 @@ from perdure.core.view import State
 from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
-from perdure.ports import Locks, Store, Stream
+from perdure.ports import KeyRing, Locks, Store, Stream
 from perdure.runtime import callbacks, dead as letters, finding, urls
+from perdure.runtime.audit import Audit
 from perdure.runtime.bulk import Bulk
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
@@ -47,6 +48,8 @@ from perdure.runtime.references import References, Resolves
 from perdure.runtime.routing import Routed, Router
 from perdure.runtime.run import Run
 from perdure.runtime.schedules import Schedules
+from perdure.runtime.sealing import sealed
+from perdure.runtime.secrets import Secrets, Source
 from perdure.runtime.sending import NewEvent, Sends
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.sinks import Sink, Sinks
@@ -77,19 +80,29 @@ class Perdure:
         stream: str | Stream | None = None,
         tenant: str | None = None,
         settings: Settings | None = None,
+        secrets: str | Source | None = None,
+        keyring: str | KeyRing | None = None,
         **options: Any,
     ) -> None:
         url = store if isinstance(store, str) else None
         hints = stream if isinstance(stream, str) else None
-        self.settings = settings or load(store=url, stream=hints, tenant=tenant, **options)
-        self.store, self.stream = urls.chosen(store, stream, self.settings)
+        places = secrets if isinstance(secrets, str) else None
+        named = keyring if isinstance(keyring, str) else None
+        ring = None if isinstance(keyring, str) else keyring
+        self.settings = settings or load(
+            store=url, stream=hints, tenant=tenant, secrets=places, keyring=named, **options
+        )
+        self.store, self.stream, warm = sealed(
+            self.settings, ring, *urls.chosen(store, stream, self.settings), urls.warm(self.settings)
+        )
         self.clock = Clock(self.store)
         self._names = Names()
         self.tenant = checked_tenant(self.settings.tenant)
         self.worker: Worker | None = None
+        self._secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
-        self.states = States(self._rows, self.settings.cache, urls.warm(self.settings), self.settings.warm)
+        self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
         self.definitions = Definitions(self)
@@ -97,9 +110,11 @@ class Perdure:
         self.external = ExternalTasks(self)
         #: How addresses that others name are called, and how secrets that they refer to are found.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
-        self.references: Resolves = References(self.settings.secret_files, self.tenant)
+        self.references: Resolves = References(self.settings.secret_files, self.tenant, find=self._secrets.find)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
+        #: Who did what.
+        self.audit = Audit(self)
         #: Executions that start by the clock.
         self.schedules = Schedules(self)
         #: One thing done to many executions.
@@ -289,6 +304,9 @@ class Perdure:
         found = await self._workflows.wanted(name, version, tenant)
         told: dict[str, Any] = {"version": found.version, "hash": found.hash, "queue": found.queue}
         return told | ({"listens": to_builtins(found.listens)} if found.listens else {})
+
+    def find_secret(self, tenant: str, name: str) -> str:
+        return self._secrets.find(tenant, name)
 
     async def send(
         self,

@@ -25,14 +25,19 @@ from perdure.core.commands import Asked
 from perdure.core.durations import show
 from perdure.core.failures import describe
 from perdure.core.records import id_of, tenant_of
-from perdure.errors import CircuitOpen, InvalidValue, LimitReached
+from perdure.errors import CircuitOpen, InvalidValue, LimitReached, SecretExposed, SecretNotFound
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
+from perdure.flows.secret import Secret
 from perdure.runtime import verdict
 from perdure.runtime.circuits import Circuits
 from perdure.runtime.processes import Processes
+from perdure.runtime.secrets import Revealed, watch
 from perdure.runtime.settings import Settings
 from perdure.runtime.slots import ActionSlots, Crowded
+
+#: Failures that say nothing about the service behind an action.
+_OURS = (InvalidValue, LimitReached, SecretExposed, SecretNotFound)
 
 
 def key_of_call(whose: str, ref: int, action: str) -> str:
@@ -102,6 +107,7 @@ class Running:
     __slots__ = (
         "_joint",
         "_loop",
+        "_revealed",
         "_scope",
         "_shared",
         "_who",
@@ -124,6 +130,7 @@ class Running:
         self._shared = shared
         self._who = who
         self._scope: asyncio.Timeout | None = None
+        self._revealed: Revealed | None = None
         self._joint: ev.Event | None = None  # what was committed together with the action's own writes
         self._loop = shared.loop
         context = contextvars.copy_context()
@@ -177,8 +184,19 @@ class Running:
 
     def beat(self, details: Any) -> None:
         """Called by the action, perhaps from a thread."""
-        data = None if details is None else Raw(encode(details))
+        data = None if details is None else watch.hide_in(Raw(encode(details)), self.tenant)
         self._loop.call_soon_threadsafe(self._beat, data)
+
+    def reveal(self, name: str) -> str:
+        """Called by the action, perhaps from a thread."""
+        if self._revealed is None:
+            self._revealed = Revealed(self._shared.client.find_secret, self.tenant)
+        return self._revealed.reveal(name)
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The values of those that were passed as arguments, for a process that cannot ask for them itself."""
+        return {} if self._revealed is None else self._revealed.values
 
     def _beat(self, details: Raw | None) -> None:
         if self.task is None:
@@ -230,7 +248,7 @@ class Running:
             event, failure = await self._outcome()
         finally:
             now = self._shared.now()
-            if (event or self._joint) is None or isinstance(failure, InvalidValue | LimitReached):
+            if (event or self._joint) is None or isinstance(failure, _OURS):
                 circuit.abandoned(ticket, now)
             else:
                 kind = None if failure is None else verdict.kind_here(self.asked, failure)
@@ -257,7 +275,10 @@ class Running:
         # Nearly all of them have no limits, and every layer of coroutines costs.
         limited = how.timeout is not None or how.deadline is not None or how.heartbeat is not None
         result = await (self._limited(began) if limited else self._call())
-        return verdict.succeeded(asked, verdict.storable(self.action, result, self._shared.payload_bytes), began)
+        data = verdict.storable(self.action, result, self._shared.payload_bytes)
+        if self._revealed is not None:
+            self._revealed.check(bytes(data), f"the result of {self.action.name}")
+        return verdict.succeeded(asked, data, began)
 
     async def _within(self, connection: Any, began: int) -> ev.Event:
         """The action uses the connection for as long as it runs; its result is written over the same one."""
@@ -296,6 +317,8 @@ class Running:
 
     async def _call(self) -> Any:
         args, kwargs = self.action.signature.decode(self.asked.args)
+        if self.action.signature.references:
+            await self._find_secrets((*args, *kwargs.values()))
         self._shared.calling(self.whose, self.asked)
         if self.action.how.process:
             return await self._shared.processes.call(self)
@@ -303,6 +326,11 @@ class Running:
             return await self.action.fn(*args, **kwargs)
         call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)
         return await self._loop.run_in_executor(self._shared.executor, call)
+
+    async def _find_secrets(self, args: tuple[Any, ...]) -> None:
+        """What is missing is missed before the function is called."""
+        names = [one.name for one in args if isinstance(one, Secret)]
+        await self._loop.run_in_executor(self._shared.executor, lambda: [self.reveal(name) for name in names])
 
     def _failed(self, error: BaseException, began: int) -> ev.Event:
         return verdict.failed(self.asked, error, self.key, began, self._shared.now())

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from perdure.errors import KeyringError
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -49,19 +51,28 @@ class Batch(Generic[Q, A]):
             batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
             self._flight = batch
             try:
-                answers = await self._write([place.item for place in batch])
-            except BaseException as error:
-                for place in batch:
-                    if not place.future.done():
-                        place.future.set_exception(_copy(error))
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                for place, answer in zip(batch, answers, strict=True):
-                    if not place.future.done():
-                        place.future.set_result(answer)
+                await self._put_all(batch)
             finally:
                 self._flight = []
+
+    async def _put_all(self, batch: Sequence[_Place[Q, A]]) -> None:
+        try:
+            answers = await self._write([place.item for place in batch])
+        except BaseException as error:
+            if isinstance(error, KeyringError) and len(batch) > 1:
+                # One of them could not be sealed, so none was written: each for itself.
+                for one in batch:
+                    await self._put_all([one])
+                return
+            for place in batch:
+                if not place.future.done():
+                    place.future.set_exception(_copy(error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for place, answer in zip(batch, answers, strict=True):
+                if not place.future.done():
+                    place.future.set_result(answer)
 
 
 def _copy(error: BaseException) -> BaseException:

@@ -35,6 +35,8 @@ MEND = {
     "lapses": "look into the logs of the workers for a crash, or for code that blocks; mend it, then redrive it",
     "limit": "raise the limit that the reason names, or let the workflow do less at a time, then redrive it",
     "definition": "publish or import the version that it was started with, with the very same content, then redrive it",
+    "sealed": "put the keys of its tenant back into the key ring, then redrive it; keys that were shredded cannot come"
+    " back",
     "engine": "this is a mistake of Perdure's own: report it with the output of `perdure export ID`; after an upgrade,"
     " redrive it",
 }

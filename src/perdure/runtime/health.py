@@ -41,6 +41,7 @@ class Report(Struct, frozen=True):
     worker: str
     holds: int
     attempts: int
+    encrypted: bool = False  # whether there is a key ring
 
 
 class Asked(Protocol):
@@ -102,7 +103,9 @@ class Checks:
         elif self._stream.trouble:
             status = "degraded"
         running = int(floor.metrics.attempts.read())
-        return Report(status, [text for text, so in reasons.items() if so], floor.me, len(floor.residents), running)
+        told = [text for text, so in reasons.items() if so]
+        sealed = getattr(self._stream, "seals", None) is not None  # with the stream everything is
+        return Report(status, told, floor.me, len(floor.residents), running, sealed)
 
     async def metrics(self) -> str:
         """With what waits in the queues, unless the store cannot tell."""

@@ -52,6 +52,7 @@ class Task(Struct, frozen=True):
     number: int
     asked_at: int
     progress: Raw
+    secrets: dict[str, str] = {}
 
 
 class Beat(Struct, frozen=True, tag=True):
@@ -103,6 +104,7 @@ class Inside:
         self.progress: Any = msgspec.json.decode(task.progress)
         self.connection: Any = None  # a transaction cannot cross over
         self._answers = answers
+        self._secrets = task.secrets
 
     @property
     def client(self) -> Client:
@@ -110,6 +112,14 @@ class Inside:
 
     def unwanted(self) -> bool:
         return False
+
+    def reveal(self, name: str) -> str:
+        try:
+            return self._secrets[name]
+        except KeyError:
+            raise UsageError(
+                f"an action in a process of its own cannot look for the secret {name!r}: pass it as an argument"
+            ) from None
 
     def beat(self, details: Any) -> None:
         self._answers.send(Beat(Raw(encode(details))))

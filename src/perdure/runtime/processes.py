@@ -51,6 +51,8 @@ class Call(Protocol):
     def asked_at(self) -> int: ...
     @property
     def progress(self) -> Any: ...
+    @property
+    def secrets(self) -> dict[str, str]: ...
     def beat(self, details: Any) -> None: ...
 
 
@@ -193,7 +195,16 @@ class _Process:
 def _as_task(call: Call) -> Task:
     place, progress = place_of(call.action), Raw(msgspec.json.encode(call.progress))
     return Task(
-        place, call.args, call.key, call.fence, call.tenant, call.execution, call.number, call.asked_at, progress
+        place,
+        call.args,
+        call.key,
+        call.fence,
+        call.tenant,
+        call.execution,
+        call.number,
+        call.asked_at,
+        progress,
+        call.secrets,
     )
 
 

@@ -3,8 +3,9 @@
 `env:NAME` is the variable PERDURE_SECRET_NAME of this process; `file:NAME` the file NAME in the folder of the tenant,
 below the one that the setting `secret_files` names, as mounted by whatever runs the process. Rules kept here: whoever
 names a secret can have things signed with it, so no reference leads to anything that was not put there for that, and
-none to what belongs to another tenant: variables are for the application's own tenant alone. No error shows a secret.
-Where the application has a finder of secrets, `secret://NAME` asks that for the tenant's secret of this name.
+none to what belongs to another tenant: variables are for the application's own tenant alone. No error shows a secret,
+and a secret that was found is kept out of log lines. Where the application has a finder of secrets, `secret://NAME`
+asks that for the tenant's secret of this name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perdure.errors import SecretMissing
+from perdure.runtime.secrets import watch
 
 PREFIX = "PERDURE_SECRET_"
 #: Bytes of the longest secret.
@@ -58,11 +60,14 @@ class References:
     def resolve(self, reference: str, tenant: str) -> str:
         kind, name = self._parts(reference, tenant)
         if self._find is not None and kind == "secret://":
-            return self._find(tenant, name)
+            found = self._find(tenant, name)
+            watch.add(tenant, found)
+            return found
         found = self._environ.get(PREFIX + name, "") if kind == "env:" else self._read(name, tenant)
         if not found:
             where = f"set {PREFIX}{name}" if kind == "env:" else f"put it into {tenant}/{name} below secret_files"
             raise SecretMissing(f"there is no secret {reference} in this process: {where}")
+        watch.add(tenant, found)
         return found
 
     def _parts(self, reference: str, tenant: str) -> tuple[str, str]:

@@ -42,6 +42,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     warm: Seconds = 300.0
     locks: Literal["store", "stream"] = "store"
     tenant: str = "default"
+    secrets: str = "env:"
+    keyring: str = ""
+    keyring_masters: str = ""
+    searchable: str = ""
     queues: str = "default"
     processes: Count = 1
     lease: Seconds = 10.0
@@ -123,6 +127,10 @@ MEANING = {
     "warm": "how long the shared cache keeps the state of an execution that rests",
     "locks": "where locks are kept: store, or stream for Redis (quicker, but Redis may forget them)",
     "tenant": "the tenant of calls that name none",
+    "secrets": "where secrets are found, separated by commas: env: for PERDURE_SECRET_NAME, or a directory of files",
+    "keyring": "the directory of the key ring: what is stored is encrypted with its keys; empty: it is not",
+    "keyring_masters": "the file of the master keys, where that is not masters.json of the key ring",
+    "searchable": "published fields by which encrypted executions can be found, separated by commas",
     "queues": "the queues that a worker serves, separated by commas",
     "processes": "worker processes that one `perdure worker` starts and keeps alive",
     "lease": "how long a worker that gives no sign of life keeps its executions",

@@ -5,8 +5,8 @@
 
 Rules kept here: a record is one line, and a traceback below it is indented, so nothing that a payload or an error
 message contains can pass for a record; control characters are escaped; context travels in `extra` under the names in
-CONTEXT; what an action logs names its execution by itself. The root logger and other libraries are left alone unless
-`root` is given.
+CONTEXT; what an action logs names its execution by itself; a secret that was revealed in this process is shown as ***.
+The root logger and other libraries are left alone unless `root` is given.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import msgspec
 
 from perdure.flows.current import attempt
+from perdure.runtime.secrets import watch
 from perdure.runtime.settings import Settings
 
 CONTEXT = ("tenant", "execution", "version", "worker")
@@ -87,7 +88,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": watch.hide(record.getMessage()),
             **self._worker,
             **context(record),
         }
@@ -108,7 +109,7 @@ class ConsoleLines(logging.Formatter):
             paint(datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3], "2"),
             paint(f"{level:<7}", _COLOURS.get(level, "0")),
             f"{escaped(record.name.removeprefix('perdure.'))}:",
-            escaped(record.getMessage()),
+            escaped(watch.hide(record.getMessage())),
             *(paint(escaped(f"{name}={value}"), "2") for name, value in context(record).items()),
         ]
         line = " ".join(parts)
@@ -123,7 +124,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
         traces.append(formatter.formatException(record.exc_info))
     if record.stack_info:
         traces.append(record.stack_info)
-    return "\n".join(traces)
+    return watch.hide("\n".join(traces))
 
 
 def _encodable(line: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from msgspec import Raw
 from perdure.core import events as ev
 from perdure.core.commands import Asked
 from perdure.core.failures import Kind, describe, kind_of
+from perdure.core.records import tenant_of
 from perdure.core.retry import left_alone
 from perdure.errors import InvalidValue, LimitReached
 from perdure.flows.action import Action
+from perdure.runtime.secrets import watch
 
 
 def succeeded(asked: Asked, result: Raw, began: int) -> ev.ActionSettled:
@@ -26,7 +28,7 @@ def failed(asked: Asked, error: BaseException, key: str, began: int, now: int) -
     """Another attempt, or the end; `key` is that of the call."""
     how = asked.spec.how
     number, kind = asked.attempts + 1, kind_here(asked, error)
-    failure = describe(error, number, kind)
+    failure = watch.hide_in_error(describe(error, number, kind), tenant_of(key))
     least = left_alone(error) if kind == "external" else 0
     again = how.retry.again(number, kind, now - asked.at, key, asked.free, least)
     if again is None or how.at_most_once or past_deadline(asked, now + again.delay):
