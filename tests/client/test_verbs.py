@@ -423,7 +423,7 @@ def test_an_api_key_is_made_rotated_and_revoked() -> None:
 def test_a_lost_answer_makes_no_second_key() -> None:
     async def main(place: Served, ann: Client) -> None:
         flaky = await place.client(transport=Flaky(1))
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown, match="look before you repeat it"):
             await flaky.keys.create("ci", ["sender"])
         assert len(await ann.keys.list()) == 1
 

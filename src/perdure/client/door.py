@@ -126,7 +126,7 @@ class Door:
                 may_repeat = repeat or answer.status_code == 429
             except httpx.TransportError as error:
                 sent = sent or not isinstance(error, _NEVER_SENT)
-                failed = self._lost(error, sent and method != "GET")
+                failed = self._lost(error, sent and method != "GET", repeat)
                 may_repeat = repeat or not sent
             pause = min(pause * 2, _LONGEST)
             delay = max(delay, pause * random.uniform(0.5, 1.0))
@@ -134,10 +134,11 @@ class Door:
                 raise failed
             await asyncio.sleep(delay)
 
-    def _lost(self, error: httpx.TransportError, unknown: bool) -> PerdureError:
+    def _lost(self, error: httpx.TransportError, unknown: bool, repeat: bool) -> PerdureError:
         why = str(error) or type(error).__name__
         if unknown:
-            return OutcomeUnknown(f"{self.url} did not answer ({why}): it may or may not have happened; repeat it")
+            then = "repeat it" if repeat else "look before you repeat it"
+            return OutcomeUnknown(f"{self.url} did not answer ({why}): it may or may not have happened; {then}")
         return StoreUnavailable(f"{self.url} cannot be reached ({why}): is `perdure serve` running there?")
 
     @asynccontextmanager
