@@ -10,7 +10,7 @@ nothing twice. The user and the tenant are those of the token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, TypeVarTuple, overload
@@ -18,15 +18,31 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 import httpx
 import msgspec
 
+from perdure.client import sending
+from perdure.client.audit import RemoteAudit
+from perdure.client.bulk import RemoteBulk
 from perdure.client.definitions import RemoteDefinitions
-from perdure.client.door import Door
+from perdure.client.door import Door, path_of
+from perdure.client.external import RemoteExternalTasks
+from perdure.client.hooks import RemoteHooks
+from perdure.client.keys import RemoteKeys
 from perdure.client.run import RemoteRun
+from perdure.client.schedules import RemoteSchedules
+from perdure.client.starting import named
+from perdure.client.tasks import RemoteTasks
+from perdure.core import cloudevents
 from perdure.core.callbacks import Callback
+from perdure.core.cloudevents import CloudEvent, Envelope
 from perdure.core.records import ShownStatus
-from perdure.flows.workflow import Workflow
+from perdure.errors import PerdureError
 from perdure.http.forms import ExecutionsOut, StartedOut, StartIn
+from perdure.http.overview import LockOut, WorkersOut
 from perdure.http.system import HealthOut, WhichIn
 from perdure.runtime.dead import DeadPage, Handled
+from perdure.runtime.locks import LockState
+from perdure.runtime.overview import Stats, WorkerSeen
+from perdure.runtime.routing import Routed
+from perdure.runtime.sending import NewEvent
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -51,6 +67,20 @@ class Client:
         self._door = Door(url, token, timeout, patience, transport)
         #: Workflows that are data, published at run time.
         self.definitions = RemoteDefinitions(self._door)
+        #: Actions that workers in other languages run, or that a process without a store does.
+        self.external = RemoteExternalTasks(self._door)
+        #: Webhooks: calls from outside whose credential is a signature.
+        self.hooks = RemoteHooks(self._door)
+        #: Who did what.
+        self.audit = RemoteAudit(self._door)
+        #: Executions that start by the clock.
+        self.schedules = RemoteSchedules(self._door)
+        #: One thing done to many executions.
+        self.bulk = RemoteBulk(self._door)
+        #: Tasks for people: what workflows ask of a person.
+        self.tasks = RemoteTasks(self._door)
+        #: API keys of the tenant.
+        self.keys = RemoteKeys(self._door)
 
     async def close(self) -> None:
         await self._door.close()
@@ -98,13 +128,11 @@ class Client:
         Idempotent by id: the same workflow and input give the same run. With a `callback` the end is posted to its
         URL, signed.
         """
-        name, returns, given = str(workflow), None, list(args)
-        if isinstance(workflow, Workflow):
-            name, version, returns = workflow.name, workflow.version, workflow.signature.returns
-            given = msgspec.json.decode(workflow.signature.encode(args, {}))
-        body = StartIn(name, args=given, version=version, id=id or self._door.new_id(), lane=lane, callback=callback)
-        made = await self._door.post("/v1/executions", body, StartedOut)
-        return RemoteRun(self._door, made.id, returns)
+        wanted, chosen = named(workflow, args), id or self._door.new_id()
+        number = version if wanted.version is None else wanted.version
+        body = StartIn(wanted.name, args=wanted.args, version=number, id=chosen, lane=lane, callback=callback)
+        made = await self._door.post(path_of("executions"), body, StartedOut)
+        return RemoteRun(self._door, made.id, wanted.returns)
 
     async def send(
         self,
@@ -117,6 +145,22 @@ class Client:
     ) -> str:
         """Send an event to an execution; gives its id. Accepted means durable: it will be applied exactly once."""
         return await self.get(id).send(name, payload, id=event_id, validate=validate)
+
+    async def send_all(self, id: str, events: Sequence[NewEvent]) -> list[str | PerdureError]:
+        """Send many events to one execution, up to 1,000 in one write: the id of each, or why it is not accepted."""
+        return await sending.send_all(self._door, id, events)
+
+    async def route(self, event: CloudEvent | Mapping[str, Any]) -> Routed:
+        """Bring a CloudEvent to all executions that listen for it, and start those that begin with it.
+
+        It may be the JSON form of one. The same `source` and `id` twice is one event.
+        """
+        envelope = cloudevents.of(event) if isinstance(event, CloudEvent) else cloudevents.read(event)
+        return (await self.route_all([envelope]))[0]
+
+    async def route_all(self, events: Sequence[Envelope]) -> list[Routed]:
+        """The same for many, with as few writes."""
+        return await sending.route_all(self._door, events)
 
     # Finding.
 
@@ -134,10 +178,17 @@ class Client:
         parent: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        published: Mapping[str, str | int | float | bool | None] | None = None,
+        **fields: str | int | float | bool | None,
     ) -> ExecutionsOut:
-        """Executions by status, workflow and start time, newest first, page by page."""
+        """Executions by status, workflow, start time and published fields, newest first, page by page.
+
+        `find(stage="paid")` looks for a published field; `published={"status": "paid"}` for one whose name is taken.
+        """
+        wanted = {**fields, **(published or {})}
+        asked: dict[str, Any] = {f"field.{name}": msgspec.json.encode(value).decode() for name, value in wanted.items()}
         return await self._door.get(
-            "/v1/executions",
+            path_of("executions"),
             ExecutionsOut,
             status=status,
             workflow=workflow,
@@ -146,6 +197,7 @@ class Client:
             parent=parent,
             limit=limit,
             cursor=cursor,
+            **asked,
         )
 
     # Dead letters.
@@ -161,7 +213,7 @@ class Client:
     ) -> DeadPage:
         """Stuck executions, those that got stuck last first, page by page; with `oldest` the other way round."""
         return await self._door.get(
-            "/v1/dead", DeadPage, cause=cause, workflow=workflow, oldest=oldest, limit=limit, cursor=cursor
+            path_of("dead"), DeadPage, cause=cause, workflow=workflow, oldest=oldest, limit=limit, cursor=cursor
         )
 
     async def redrive(
@@ -175,7 +227,7 @@ class Client:
     ) -> Handled:
         """Try stuck executions again: these, those of a cause or workflow, or all."""
         which = WhichIn(list(ids), cause, workflow, all, dry_run, reason)
-        return await self._door.post("/v1/dead/redrive", which, Handled)
+        return await self._door.post(path_of("dead", "redrive"), which, Handled)
 
     async def purge(
         self,
@@ -188,9 +240,30 @@ class Client:
     ) -> Handled:
         """Give stuck executions up: they end as cancelled. Nothing is deleted, their logs stay."""
         which = WhichIn(list(ids), cause, workflow, all, dry_run, reason)
-        return await self._door.post("/v1/dead/purge", which, Handled)
+        return await self._door.post(path_of("dead", "purge"), which, Handled)
 
-    # The server.
+    # The whole.
+
+    async def stats(
+        self, *, workflow: str | None = None, after: datetime | None = None, before: datetime | None = None
+    ) -> Stats:
+        """How many executions there are by status and workflow, and how long they took."""
+        return await self._door.get(path_of("stats"), Stats, workflow=workflow, after=after, before=before)
+
+    async def workers(self) -> list[WorkerSeen]:
+        """The workers that hold executions of the tenant now; one without work is not seen."""
+        return (await self._door.get(path_of("workers"), WorkersOut)).workers
+
+    async def lock(self, name: str) -> LockState | None:
+        """Who holds a lock now, under which fence and until when; locks are taken by those who have the store."""
+        found = await self._door.get(path_of("locks"), LockOut, name=name)
+        if found.fence is None or found.until is None:
+            return None
+        return LockState(found.name, found.holder, found.fence, found.until)
+
+    async def metrics(self) -> str:
+        """What the worker in the process of the server counts, as Prometheus reads it."""
+        return await self._door.text(path_of("metrics"))
 
     async def health(self) -> HealthOut:
         """How the server is; raises StoreUnavailable if it cannot serve requests."""

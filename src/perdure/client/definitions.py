@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
-from perdure.client.door import Door
+from perdure.client.door import Door, path_of
+from perdure.errors import DefinitionNotFound
 from perdure.flows.bound import Problem
-from perdure.http.definitions import ChangesOut, ListingsOut, ProblemsOut
-from perdure.runtime.definitions import Change, Listing
+from perdure.http.definitions import ActionsOut, ChangesOut, DefinitionIn, ListingsOut, ProblemsOut, VersionIn
+from perdure.runtime import bundles
+from perdure.runtime.definitions import Change, Listing, Version
 from perdure.runtime.published import Definition
 
-_PATH = "/v1/definitions"
+_PATH = path_of("definitions")
 
 
 class RemoteDefinitions:
@@ -22,33 +24,51 @@ class RemoteDefinitions:
 
     async def validate(self, definition: dict[str, Any] | str) -> list[Problem]:
         """All that is wrong with a definition."""
-        return (await self._door.post(f"{_PATH}/validate", {"definition": definition}, ProblemsOut)).problems
+        return (
+            await self._door.post(path_of("definitions", "validate"), DefinitionIn(definition), ProblemsOut)
+        ).problems
 
     async def publish(self, definition: dict[str, Any] | str, *, note: str = "", new: bool = False) -> Definition:
         """Publish a definition; what was published before keeps its version. DefinitionInvalid has all mistakes."""
-        body = {"definition": definition, "note": note, "new": new}
-        return await self._door.post(_PATH, body, Definition, repeat=not new)
+        return await self._door.post(_PATH, DefinitionIn(definition, note, new), Definition, repeat=not new)
 
     async def get(self, name: str, version: int | None = None, *, draft: bool = False) -> Definition:
         """A version with its content: the one that starts take, unless another is asked for."""
-        return await self._door.get(_path(name), Definition, version=version, draft=draft)
+        return await self._door.get(path_of("definitions", name), Definition, version=version, draft=draft)
 
     async def history(self, name: str) -> list[Change]:
         """Who did what to a definition."""
-        return (await self._door.get(f"{_path(name)}/history", ChangesOut)).changes
+        return (await self._door.get(path_of("definitions", name, "history"), ChangesOut)).changes
 
     async def deprecate(self, name: str, version: int, reason: str = "") -> None:
         """Let nothing begin with a version any more, unless it is asked for by its number."""
-        await self._door.do(f"{_path(name)}/deprecate", {"version": version, "reason": reason})
+        await self._door.do(path_of("definitions", name, "deprecate"), VersionIn(version, reason))
 
     async def restore(self, name: str, version: int) -> None:
         """Take a deprecation back."""
-        await self._door.do(f"{_path(name)}/restore", {"version": version})
+        await self._door.do(path_of("definitions", name, "restore"), VersionIn(version))
+
+    async def versions(self, name: str) -> list[Version]:
+        """All versions of a definition, the oldest first."""
+        for one in await self.list():
+            if one.name == name:
+                return one.versions
+        raise DefinitionNotFound(f"there is no definition {name!r}")
+
+    async def export(self, names: Iterable[str] | None = None) -> str:
+        """Every version of these definitions, or of all, as a text that `import_` of another store takes."""
+        there = {one.name: one.versions for one in await self.list()}
+        chosen = set(there if names is None else names)
+        if missing := sorted(chosen - there.keys()):
+            raise DefinitionNotFound(f"there is no definition {missing[0]!r}")
+        return bundles.write([await self.get(name, one.version) for name in sorted(chosen) for one in there[name]])
+
+    async def actions(self) -> list[dict[str, Any]]:
+        """The actions that the server knows, with the schemas of their parameters and results."""
+        return (await self._door.get(path_of("actions"), ActionsOut)).actions
+
+    # All of them; last, for below this line `list` is no longer the type.
 
     async def list(self) -> list[Listing]:
         """What there is under which name."""
         return (await self._door.get(_PATH, ListingsOut)).definitions
-
-
-def _path(name: str) -> str:
-    return f"{_PATH}/{quote(name, safe='')}"

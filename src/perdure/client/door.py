@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -19,16 +20,20 @@ from msgspec import UNSET
 
 from perdure import errors
 from perdure.core.codec import encode
+from perdure.core.durations import Duration, micros
 from perdure.core.records import key_of
-from perdure.errors import OutcomeUnknown, PerdureError, RequestRefused, StoreUnavailable
+from perdure.errors import InvalidValue, OutcomeUnknown, PerdureError, RequestRefused, StoreUnavailable
 from perdure.flows.bound import Problem as Mistake
 from perdure.http.problems import Problem
 from perdure.runtime.names import Names
 
 T = TypeVar("T")
+_JSON = "application/json"
 #: Answers that say: not now.
 _LATER = (429, 502, 503, 504)
 _FIRST, _LONGEST = 0.1, 3.0
+#: Errors that say all that is wrong.
+_WITH_PROBLEMS = (errors.DefinitionInvalid, errors.FormInvalid, errors.MigrationRefused)
 #: Nothing was written if one of these happened.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -43,7 +48,7 @@ class Door:
         self.new_id = Names().new_id
         self._timeout = timeout
         self._patience = patience
-        headers = {"accept": "application/json"}
+        headers = {"accept": _JSON}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._http = httpx.AsyncClient(
@@ -55,32 +60,65 @@ class Door:
 
     async def get(self, path: str, into: type[T], patience: float = 0.0, **query: Any) -> T:
         """Ask; `patience` is how long the server may take over it by itself."""
-        return msgspec.json.decode(await self._ask("GET", path, query, None, patience), type=into)
+        return _read(await self.ask("GET", path, patience=patience, **query), into)
 
-    async def post(self, path: str, body: Any, into: type[T], *, repeat: bool = True, **query: Any) -> T:
+    async def text(self, path: str) -> str:
+        """Ask for something that is no JSON."""
+        return (await self.ask("GET", path)).text
+
+    async def post(
+        self,
+        path: str,
+        body: Any,
+        into: type[T],
+        *,
+        repeat: bool = True,
+        media: str = _JSON,
+        patience: float = 0.0,
+        **query: Any,
+    ) -> T:
         """Do; `repeat` says that doing it twice is doing it once."""
-        return msgspec.json.decode(await self._ask("POST", path, query, body, 0.0, repeat), type=into)
+        said: dict[str, Any] = {"repeat": repeat, "media": media, "patience": patience}
+        return _read(await self.ask("POST", path, body, **said, **query), into)
 
-    async def do(self, path: str, body: Any, *, method: str = "POST") -> None:
-        """Do something that has no answer; twice is once."""
-        await self._ask(method, path, {}, body, 0.0)
+    async def put(self, path: str, body: Any, into: type[T]) -> T:
+        return _read(await self.ask("PUT", path, body), into)
 
-    async def _ask(
-        self, method: str, path: str, query: Mapping[str, Any], body: Any, wait: float, repeat: bool = True
-    ) -> bytes:
+    async def patch(self, path: str, body: Any, into: type[T]) -> T:
+        return _read(await self.ask("PATCH", path, body), into)
+
+    async def delete(self, path: str, into: type[T]) -> T:
+        return _read(await self.ask("DELETE", path), into)
+
+    async def do(self, path: str, body: Any = None) -> None:
+        """Do something whose answer says nothing; twice is once."""
+        await self.ask("POST", path, body)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        repeat: bool = True,
+        media: str = _JSON,
+        patience: float = 0.0,
+        **query: Any,
+    ) -> httpx.Response:
+        """The answer, if it is a good one; all others are raised."""
         data = None if body is None else encode(body)
         asked = {name: _said(value) for name, value in query.items() if value is not None and value is not UNSET}
-        headers = {} if data is None else {"content-type": "application/json"}
+        headers = {} if data is None else {"content-type": media}
         loop = asyncio.get_running_loop()
         until, pause, sent = loop.time() + self._patience, _FIRST, False
         while True:
             delay = 0.0
             try:
                 answer = await self._http.request(
-                    method, path, params=asked, content=data, headers=headers, timeout=self._timeout + wait
+                    method, path, params=asked, content=data, headers=headers, timeout=self._timeout + patience
                 )
                 if answer.status_code < 400:
-                    return answer.content
+                    return answer
                 failed = problem_of(answer)
                 if answer.status_code not in _LATER:
                     raise failed
@@ -88,7 +126,7 @@ class Door:
                 may_repeat = repeat or answer.status_code == 429
             except httpx.TransportError as error:
                 sent = sent or not isinstance(error, _NEVER_SENT)
-                failed = self._lost(error, sent and method != "GET")
+                failed = self._lost(error, sent and method != "GET", repeat)
                 may_repeat = repeat or not sent
             pause = min(pause * 2, _LONGEST)
             delay = max(delay, pause * random.uniform(0.5, 1.0))
@@ -96,10 +134,11 @@ class Door:
                 raise failed
             await asyncio.sleep(delay)
 
-    def _lost(self, error: httpx.TransportError, unknown: bool) -> PerdureError:
+    def _lost(self, error: httpx.TransportError, unknown: bool, repeat: bool) -> PerdureError:
         why = str(error) or type(error).__name__
         if unknown:
-            return OutcomeUnknown(f"{self.url} did not answer ({why}): it may or may not have happened; repeat it")
+            then = "repeat it" if repeat else "look before you repeat it"
+            return OutcomeUnknown(f"{self.url} did not answer ({why}): it may or may not have happened; {then}")
         return StoreUnavailable(f"{self.url} cannot be reached ({why}): is `perdure serve` running there?")
 
     @asynccontextmanager
@@ -124,22 +163,55 @@ def _delay(answer: httpx.Response) -> float:
     return float(said) if said.isdecimal() else 0.0
 
 
+def path_of(*parts: str) -> str:
+    """The path of these parts, each as it is; one that would lead elsewhere is refused."""
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise InvalidValue(f"{part!r} cannot be an id or a name")
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+@overload
+def span(length: Duration) -> str: ...
+@overload
+def span(length: None) -> None: ...
+@overload
+def span(length: Duration | None) -> str | None: ...
+def span(length: Duration | None) -> str | None:
+    """A duration as the API reads it."""
+    return length if length is None or isinstance(length, str) else f"{micros(length)}us"
+
+
+def _read(answer: httpx.Response, into: type[T]) -> T:
+    return msgspec.json.decode(answer.content, type=into)
+
+
 def problem_of(answer: httpx.Response) -> PerdureError:
-    """The error that a problem is: of the class that its title names, where that is one of ours."""
+    """The error that an answer is."""
     try:
         told = msgspec.json.decode(answer.content, type=Problem)
     except msgspec.MsgspecError:
         text = f"{answer.request.url} answered {answer.status_code}: {answer.text[:200]}"
         return StoreUnavailable(text) if answer.status_code >= 500 else RequestRefused(text, answer.status_code)
+    return error_of(told)
+
+
+def error_of(told: Problem) -> PerdureError:
+    """The error that a problem is: of the class that its title names, where that is one of ours."""
     kind = getattr(errors, told.title, None)
     if not (isinstance(kind, type) and issubclass(kind, PerdureError)):
-        if answer.status_code >= 500:
-            return StoreUnavailable(told.detail)
-        return RequestRefused(told.detail, told.status, told.type)
+        return (
+            StoreUnavailable(told.detail) if told.status >= 500 else RequestRefused(told.detail, told.status, told.type)
+        )
     error = kind.__new__(kind)
     error.args = (told.detail,)
-    if issubclass(kind, errors.ExecutionError):
-        error.key = key_of("", told.execution) if told.execution else ""  # type: ignore[attr-defined]
-    if told.problems:
-        error.problems = msgspec.convert(told.problems, list[Mistake])  # type: ignore[attr-defined]
+    match error:
+        case errors.ExecutionError():
+            error.key = key_of("", told.execution) if told.execution else ""
+        case errors.ExpressionError():
+            error.position = None
+        case _:
+            pass
+    if isinstance(error, _WITH_PROBLEMS):
+        error.problems = msgspec.convert(told.problems, list[Mistake])
     return error

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
-from urllib.parse import quote
 
 import httpx
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.client.door import Door
+from perdure.client import sending
+from perdure.client.door import Door, path_of, span
 from perdure.core import events as ev
 from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
 from perdure.core.records import ENDED, ShownStatus, key_of
 from perdure.core.view import Entry, Why
-from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck
-from perdure.http.forms import Accepted, ExecutionOut, LogOut, StartedOut, StateOut
+from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, MigrationRefused, PerdureError
+from perdure.http.forms import (
+    Accepted,
+    CancelIn,
+    EventIn,
+    ExecutionOut,
+    ForkIn,
+    LogOut,
+    MigrateIn,
+    PauseIn,
+    ReasonIn,
+    ResumeIn,
+    StartedOut,
+    StateOut,
+)
+from perdure.runtime.sending import NewEvent
+from perdure.runtime.whereabouts import EventStatus
 
 R_co = TypeVar("R_co", covariant=True)
 #: Seconds for which one request waits for the end.
@@ -41,7 +56,7 @@ class RemoteRun(Generic[R_co]):
         self._door = door
         self._returns = returns
         self.id = id
-        self._path = f"/v1/executions/{quote(id, safe='')}"
+        self._path = path_of("executions", id)
 
     def __repr__(self) -> str:
         return f"RemoteRun({self.id!r})"
@@ -133,30 +148,47 @@ class RemoteRun(Generic[R_co]):
         """What it waits for, since when, and who holds it."""
         return await self._door.get(f"{self._path}/why", Why)
 
+    async def event(self, id: str) -> EventStatus:
+        """What has become of an event that was sent: pending, processing, completed or failed."""
+        return await self._door.get(path_of("executions", self.id, "events", id), EventStatus)
+
+    async def cloudevent(self, id: str) -> dict[str, Any]:
+        """An event that was sent, as a CloudEvent in its JSON form; one that came as such leaves as it came."""
+        path = path_of("executions", self.id, "events", id)
+        return await self._door.get(path, dict[str, Any], form="structured")
+
+    async def diagram(self) -> str:
+        """Its definition as a picture (SVG), with where it is marked; only for machines and graphs."""
+        return await self._door.text(f"{self._path}/diagram")
+
     # Doing.
 
     async def send(
         self, name: str, payload: Any = None, *, id: str | None = None, validate: Literal["later", "now"] = "later"
     ) -> str:
         """Send an event; gives its id. The same id twice is one event."""
-        body = {"name": name, "payload": payload, "id": id or self._door.new_id()}
+        body = EventIn(name, payload, id or self._door.new_id())
         return (await self._door.post(f"{self._path}/events", body, Accepted, validate=validate)).id
+
+    async def send_all(self, events: Sequence[NewEvent]) -> list[str | PerdureError]:
+        """Send many events, up to 1,000 in one write: the id of each, or why it is not accepted."""
+        return await sending.send_all(self._door, self.id, events)
 
     async def pause(self, *, until: datetime | None = None, reason: str = "") -> None:
         """Start no more actions. Those that run may finish and are recorded."""
-        await self._door.do(f"{self._path}/pause", {"until": until, "reason": reason})
+        await self._door.do(f"{self._path}/pause", PauseIn(reason, until))
 
     async def resume(self, *, at: datetime | None = None, reason: str = "") -> None:
         """Go on after a pause, now or at a time."""
-        await self._door.do(f"{self._path}/resume", {"at": at, "reason": reason})
+        await self._door.do(f"{self._path}/resume", ResumeIn(reason, at))
 
-    async def cancel(self, reason: str = "", *, timeout: str | None = None, now: bool = False) -> None:
+    async def cancel(self, reason: str = "", *, timeout: Duration | None = None, now: bool = False) -> None:
         """Ask the workflow to stop; its clean-up and undos run first, unless it has to be now."""
-        await self._door.do(f"{self._path}/cancel", {"reason": reason, "timeout": timeout, "now": now})
+        await self._door.do(f"{self._path}/cancel", CancelIn(reason, span(timeout), now))
 
     async def retry(self, *, reason: str = "") -> RemoteRun[R_co]:
         """Try again from where it failed or got stuck; gives the execution that does."""
-        made = await self._door.post(f"{self._path}/retry", {"reason": reason}, StartedOut, repeat=False)
+        made = await self._door.post(f"{self._path}/retry", ReasonIn(reason), StartedOut, repeat=False)
         return RemoteRun(self._door, made.id, self._returns)
 
     async def fork(
@@ -164,6 +196,31 @@ class RemoteRun(Generic[R_co]):
     ) -> RemoteRun[R_co]:
         """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
         edits = {str(version): value for version, value in (edit or {}).items()}
-        body = {"at": at, "edit": edits, "id": id or f"{self.id}~{self._door.new_id()[-8:]}"}
+        body = ForkIn(at, edits, id or f"{self.id}~{self._door.new_id()[-8:]}")
         made = await self._door.post(f"{self._path}/fork", body, StartedOut, repeat=False)
         return RemoteRun(self._door, made.id, self._returns)
+
+    async def migrate(self, version: int, *, timeout: Duration | None = None) -> None:
+        """Go on with another version of its published definition; returns when that has happened.
+
+        MigrationRefused says why it keeps its version. After a TimeoutError the wish stays, and a worker may grant it.
+        """
+        async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
+            while not await self._migrated(version):
+                pause = _SOON
+                while (await self.head()).mail:  # it is durable, and no worker has read it yet
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, 1.0)
+
+    async def _migrated(self, version: int) -> bool:
+        """Whether it has happened, as far as one request waits for it."""
+        try:
+            return await self._ask_to_migrate(version)
+        except MigrationRefused:
+            # A wish that was sent again because its answer got lost is refused when it has come true already.
+            return await self._ask_to_migrate(version)
+
+    async def _ask_to_migrate(self, version: int) -> bool:
+        body, wait = MigrateIn(version), f"{_WAIT:g}s"
+        answer = await self._door.ask("POST", f"{self._path}/migrate", body, patience=_WAIT, wait=wait)
+        return answer.status_code == 200

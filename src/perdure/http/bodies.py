@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.requests import Request
 
 from perdure.http import strict
 from perdure.http.problems import Refused
 from perdure.http.route import Read
+
+if TYPE_CHECKING:  # clients import what goes over the wire, and need no server for it
+    from starlette.requests import Request
 
 #: The connection is of no use after an answer to a request that was not read to its end.
 _CLOSE = {"Connection": "close"}

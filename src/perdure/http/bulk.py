@@ -27,7 +27,10 @@ class FilterIn(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BulkIn(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do. `send` takes an `event` and its `payload`, `migrate` a `version`. Without a filter say `all`."""
+    """What to do. `send` takes an `event` and its `payload`, `migrate` a `version`. Without a filter say `all`.
+
+    The same `id` twice is one operation; without one an Idempotency-Key does the same.
+    """
 
     act: Act
     filter: FilterIn = FilterIn()
@@ -37,6 +40,7 @@ class BulkIn(Struct, frozen=True, forbid_unknown_fields=True):
     version: Annotated[int, Meta(ge=1)] | None = None
     reason: str = ""
     dry_run: bool = False
+    id: str | None = None
 
 
 class BulkQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,12 +58,13 @@ async def start_bulk(call: Call[Nothing, BulkIn]) -> Answer:
     202 when the operation is durable. It is an execution: it can be paused, resumed and cancelled by its id.
     """
     body = structs.asdict(call.body)
+    id = body.pop("id") or from_idempotency_key(call, "bulk")
     which = structs.asdict(body.pop("filter"))
     run = await call.app.bulk.start(
         body.pop("act"),
         **which,
         **body,
-        id=from_idempotency_key(call, "bulk"),
+        id=id,
         by=call.caller.user,
         roles=call.caller.roles,
         tenant=call.tenant,

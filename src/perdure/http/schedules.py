@@ -63,7 +63,10 @@ class SchedulesOut(Struct, frozen=True):
 
 
 class TriggerIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same `id` twice is one trigger; without one an Idempotency-Key does the same."""
+
     overlap: Overlap | None = None
+    id: str | None = None
 
 
 class WishedOut(Struct, frozen=True):
@@ -151,6 +154,6 @@ async def resume_schedule(call: Call[Nothing, Nothing]) -> Answer:
 async def trigger_schedule(call: Call[Nothing, TriggerIn]) -> Answer:
     """Start one now, also of a schedule that is paused."""
     name = call.path["name"]
-    id = from_idempotency_key(call, f"trigger {name}")
+    id = call.body.id or from_idempotency_key(call, f"trigger {name}")
     execution = await call.app.schedules.trigger(name, overlap=call.body.overlap, id=id, **_how(call))
     return Answer(TriggeredOut(execution), 202, {"Location": f"/v1/executions/{execution}"})

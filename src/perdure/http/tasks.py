@@ -38,9 +38,13 @@ class TasksQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HowToJudge(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the answer may wait for the verdict of the task."""
+    """How long the answer may wait for the verdict of the task.
+
+    The same `event_id` twice is one request; without one an Idempotency-Key does the same.
+    """
 
     wait: Wait = PATIENCE
+    event_id: str | None = None
 
 
 class PeopleIn(Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,7 +152,7 @@ def _common(call: Call[HowToJudge, Any], what: str) -> dict[str, Any]:
     id = call.path["id"]
     return {
         "id": id,
-        "event_id": from_idempotency_key(call, f"{what} {id}"),
+        "event_id": call.query.event_id or from_idempotency_key(call, f"{what} {id}"),
         "wait": seconds_of(call.query.wait),
         "tenant": call.tenant,
     }
@@ -162,5 +166,7 @@ async def _judged(call: Call[HowToJudge, Any], what: str, verdict: Coroutine[Any
     except TimeoutError:
         return Answer(Undecided(id), 202, place)
     except EventConflict as error:
+        if call.query.event_id:
+            raise
         detail = f"this Idempotency-Key was used before, with another {what}: give another key"
         raise Refused(422, "Idempotency Key Reused", detail) from error
