@@ -108,7 +108,7 @@ def test_a_good_request_is_answered() -> None:
         (_POST + b"X: " + b"x" * 200_000 + b"\r\n\r\n", 400),
         (b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n" + _HOST + b"\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
-        (b"GET / HTTP/9.9\r\n\r\n", 404),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
         (b"GET /v1/executions\r\n\r\n", 400),
         (b"GET /v1/executions/%00 HTTP/1.1\r\n" + _HOST + b"\r\n", 400),
         (b"GET /v1/executions/%ff%fe/log HTTP/1.1\r\n" + _HOST + b"\r\n", 404),

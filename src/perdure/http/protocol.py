@@ -1,35 +1,51 @@
-"""HTTP on a socket, impatient: whoever connects has to say what they want within a time.
+"""HTTP on a socket, impatient: whoever connects has to say what they want within a time, and in few bytes.
 
-The server beneath waits for the rest of a request for as long as the other side likes. Rules kept here: a connection
-that does not complete the headers of its next request in time is closed; what is no HTTP at all is answered with a
-problem like any other mistake.
+The server beneath waits for the rest of a request for as long as the other side likes, and keeps headers of any length.
+Rules kept here: a connection that does not complete the headers of its next request in time is closed; headers that are
+too long are refused before they are complete; what is no HTTP at all is answered with a problem like any other mistake.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from http import HTTPStatus
 
-import h11
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from perdure.http.edge import HEADER_BYTES
 from perdure.http.problems import MEDIA, Refused, problem_of
 
 
-class Impatient(H11Protocol):
+class Impatient(HttpToolsProtocol):
     """`patience` is set by a subclass, as `impatient` makes them: seconds for the headers of a request."""
 
     patience = 15.0
     _waiting: asyncio.TimerHandle | None = None
+    _heading = True  # the headers of the next request are not complete
+    _bytes = 0  # of what has come of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        if self._heading:
+            self._bytes += len(data)
         super().data_received(data)
-        self._watch()
+        if self._heading and self._bytes > HEADER_BYTES and not self.transport.is_closing():
+            self._refuse(Refused(400, "Not HTTP", "this is no HTTP, or its headers are too large"))
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise ValueError("another version of HTTP")  # the parser takes it for a mistake of the sender
+        self._heading, self._bytes = False, 0
+        self._unwatch()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._heading = True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -41,9 +57,7 @@ class Impatient(H11Protocol):
 
     def _watch(self) -> None:
         """The time runs while a request has not begun; it does not begin anew with every byte."""
-        if self.conn.their_state is not h11.IDLE:
-            self._unwatch()
-        elif self._waiting is None and not self.transport.is_closing():
+        if self._waiting is None and not self.transport.is_closing():
             self._waiting = self.loop.call_later(self.patience, self._give_up)
 
     def _unwatch(self) -> None:
@@ -53,9 +67,9 @@ class Impatient(H11Protocol):
 
     def _give_up(self) -> None:
         self._waiting = None
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+        if not self._heading or self.transport.is_closing():
             return
-        if self.conn.trailing_data[0]:  # something came, but not all of it
+        if self._bytes:  # something came, but not all of it
             self._refuse(Refused(408, "Too Slow", f"the headers did not arrive within {self.patience:g} seconds"))
         else:
             self.transport.close()
@@ -66,9 +80,8 @@ class Impatient(H11Protocol):
     def _refuse(self, error: Refused) -> None:
         problem, _ = problem_of(error, "")
         body = msgspec.json.encode(problem)
-        headers = [("content-type", MEDIA), ("content-length", str(len(body))), ("connection", "close")]
-        parts: list[Any] = [h11.Response(status_code=error.status, headers=headers), h11.Data(body), h11.EndOfMessage()]
-        self.transport.write(b"".join(self.conn.send(part) or b"" for part in parts))
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: {MEDIA}\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         self.transport.close()
 
 

@@ -13,7 +13,6 @@ import uvicorn
 from perdure.errors import UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, check_bind
-from perdure.http.edge import HEADER_BYTES
 from perdure.http.protocol import impatient
 from perdure.runtime.app import Perdure
 
@@ -42,7 +41,6 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
         server_header=False,
         loop="none",
         http=impatient(app.settings.api_deadline),
-        h11_max_incomplete_event_size=HEADER_BYTES,
         timeout_graceful_shutdown=GRACE,
     )
     server = Server(config)
