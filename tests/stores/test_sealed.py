@@ -61,6 +61,15 @@ class TestSealedSqlite(StoreContract):
         return sealed_store(SqliteStore(str(self.folder / "store.db"), clock=self.clock), Telling(Ring(), FIELDS))
 
 
+class TestSealedPostgres(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _schema(self, postgres: str) -> None:
+        self.url = postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
+
+    async def make_store(self) -> Store:
+        return sealed_store(PostgresStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
+
+
 def store_of(seals: Seals | None = None, inside: Store | None = None) -> SealedStore:
     made = sealed_store(inside or MemoryStore(), seals or Seals(Ring()))
     assert isinstance(made, SealedStore)
