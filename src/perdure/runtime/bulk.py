@@ -121,6 +121,8 @@ class Bulk:
         _check(order, all)
         checked_size(msgspec.Raw(encode(order)), LARGEST, "a bulk operation")
         await self._app.open()
+        if fields:  # what cannot be searched for is said now, and not by a worker
+            await self._app.store.find(Query(home, inner=False, fields=which.fields, limit=1))
         key = key_of(home, checked_id(id or f"bulk-{self._app.new_id()}"))
         queue = self._app.settings.queue_names[0]
         first, now = published_of(order, Tally()), self._app.clock.now()

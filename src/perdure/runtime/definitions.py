@@ -40,6 +40,7 @@ from perdure.runtime.published import (
     sealed,
 )
 from perdure.runtime.publishing import Decide, Deed, Desk, Ledger
+from perdure.runtime.showing import whole
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -273,7 +274,8 @@ class Definitions:
         found: list[Listing] = []
         cursor: tuple[int, str] | None = None
         while heads := await self._app.store.find(Query(home, workflow=DEFINITION, limit=_PAGE, cursor=cursor)):
-            found += [_list(_name(head), index) for head in heads if (index := index_of(head)).kind]
+            indexes = [(head, index_of(await whole(self._app.store, head))) for head in heads]
+            found += [_list(_name(head), index) for head, index in indexes if index.kind]
             cursor = heads[-1].started_at, heads[-1].key
         return sorted(found, key=lambda one: one.name)
 

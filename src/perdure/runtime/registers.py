@@ -19,6 +19,7 @@ from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.core.view import moment
 from perdure.runtime.publishing import Decide, Desk, Ledger
+from perdure.runtime.showing import whole
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -76,7 +77,7 @@ class Register(Generic[T]):
             Query(home, workflow=workflow, fields=fields, limit=_PAGE, cursor=cursor)
         ):
             for head in heads:
-                yield head.key, self._ledger.shown(head)
+                yield head.key, self._ledger.shown(await whole(self._app.store, head))
             cursor = heads[-1].started_at, heads[-1].key
 
 

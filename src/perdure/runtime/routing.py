@@ -30,6 +30,7 @@ from perdure.ports import Store
 from perdure.runtime.clock import Clock
 from perdure.runtime.published import DEFINITION, Lost, Published, Ref, index_of
 from perdure.runtime.sending import NewEvent, Sends
+from perdure.runtime.showing import whole
 from perdure.runtime.starting import Starts
 from perdure.runtime.writing import Writes
 
@@ -215,7 +216,7 @@ class Router:
         query = Query(tenant, workflow=DEFINITION, limit=PAGE)
         while heads := await self._store.find(query):
             for head in heads:
-                index = index_of(head)
+                index = index_of(await whole(self._store, head))
                 name = id_of(head.key).removeprefix("definition/")
                 for one in index.versions:
                     found[Ref(tenant, name, one.version, one.hash)] = one is index.newest

@@ -298,7 +298,16 @@ class Schedules:
         first = await self._app.store.head(_key(home, _named(name), 1))
         if first is None or first.status not in ENDED:
             return first
-        [newest] = await self._app.store.find(Query(home, workflow=SCHEDULE, fields={"name": name}, limit=1))
+        # They are numbered without gaps, so the latest is found in few steps, and also where fields cannot be searched.
+        newest, there, missing = first, 1, 2
+        while (head := await self._app.store.head(_key(home, name, missing))) is not None:
+            newest, there, missing = head, missing, missing * 2
+        while missing - there > 1:
+            middle = (there + missing) // 2
+            if (head := await self._app.store.head(_key(home, name, middle))) is None:
+                missing = middle
+            else:
+                newest, there = head, middle
         return newest
 
     async def _head(self, name: str, home: str) -> Head:

@@ -1,7 +1,8 @@
 """What an execution publishes at this moment.
 
 Its head shows that from when it last came to rest. One that a worker holds, and that is busy or wakes again soon, may
-have published something since: then its log has it, near the end.
+have published something since: then its log has it, near the end. A search shows what cannot be decrypted without its
+state, lest it fail its neighbours; a list of things that consist of their state has to say so.
 """
 
 from __future__ import annotations
@@ -21,4 +22,9 @@ async def shown(store: Store, head: Head) -> bytes:
         for row in reversed(await store.read(head.key, max(0, head.version - TAIL))):
             if row.type % 1000 == _PUBLISHED and isinstance(event := ev.read(row), ev.Published):
                 return bytes(event.state)
-    return head.state or b"{}"
+    return (await whole(store, head)).state or b"{}"
+
+
+async def whole(store: Store, head: Head) -> Head:
+    """What a search found, if all of it could be read; or the error that says why it could not."""
+    return head if head.state is not None else await store.head(head.key) or head

@@ -27,6 +27,7 @@ from perdure.flows.person import Assigned, people
 from perdure.flows.task import ANYONE, Order, first_shown, form_of, read_order, role_flag, user_flag
 from perdure.runtime import finding
 from perdure.runtime.checks import checked_id, checked_size, checked_tenant
+from perdure.runtime.showing import whole
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -236,9 +237,13 @@ class Tasks:
             goes_on = goes_on or page.next is not None
         ordered = sorted(heads.values(), key=lambda head: (head.started_at, head.key), reverse=True)
         kept = ordered[:limit]
-        tasks = [_task(head, msgspec.json.decode(head.state or b"{}")) for head in kept]
+        tasks = [await self._listed(head) for head in kept]
         behind = finding.cursor_after(kept[-1]) if goes_on or len(ordered) > limit else None
         return TaskPage([task for task in tasks if status in (None, task.status)], behind)
+
+    async def _listed(self, head: Head) -> Task:
+        found = await whole(self._app.store, head)
+        return _task(found, msgspec.json.decode(found.state or b"{}"))
 
     async def _tell(
         self, key: str, name: str, payload: Any, by: str, roles: Sequence[str], event_id: str | None, wait: Duration
