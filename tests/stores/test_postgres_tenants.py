@@ -205,14 +205,21 @@ def test_a_search_that_lost_its_condition_finds_only_the_tenants_own(
 def test_on_behalf_of_a_caller_no_key_of_another_tenant_can_be_read(postgres: str) -> None:
     async def scenario() -> None:
         async with two_tenants(postgres) as (_, store):
+            for key in ("acme/2", "evil/2"):
+                await store.start([begin(key, topics=("a",))], GRACE)
+            assert await store.listening("evil", ["a"], 10) == {"a": ["evil/2"]}
             with on_behalf_of("acme"):
+                assert await store.listening("evil", ["a"], 10) == {}
+                assert await store.listening("acme", ["a"], 10) == {"a": ["acme/2"]}
+                assert await store.message(YOURS, "m1") is None
+                assert await store.message(MINE, "m1") is not None
                 assert await store.head(YOURS) is None
                 assert await store.read(YOURS) == []
                 assert await store.find(Query("evil")) == []
-                assert [head.key for head in await store.find(Query(None))] == [MINE]
+                assert sorted(head.key for head in await store.find(Query(None))) == [MINE, "acme/2"]
                 assert await store.head(MINE) is not None
                 assert len(await store.read(MINE)) == 1
-            assert len(await store.find(Query(None))) == 2
+            assert len(await store.find(Query(None))) == 4
             assert await store.head(YOURS) is not None
 
     asyncio.run(scenario())

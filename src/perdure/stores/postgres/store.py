@@ -323,7 +323,7 @@ class PostgresStore:
         return list(starmap(Row, rows))
 
     async def message(self, key: str, id: str) -> Mail | Row | None:
-        found: Mail | Row | None = await self._calls.run(lambda c: self._message(c, key, id), writes=False)
+        found: Mail | Row | None = await self._look(tenant_of(key), lambda c: self._message(c, key, id))
         return found
 
     async def _message(self, connection: Connection, key: str, id: str) -> Mail | Row | None:
@@ -337,9 +337,7 @@ class PostgresStore:
     async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
         names = {key_of(tenant, topic): topic for topic in topics}
         found: dict[str, list[str]] = {}
-        for name, key in await self._calls.run(
-            lambda c: c.fetch(self._sql.listening, list(names), limit, after), writes=False
-        ):
+        for name, key in await self._look(tenant, lambda c: c.fetch(self._sql.listening, list(names), limit, after)):
             found.setdefault(names[name], []).append(key)
         return found
 
