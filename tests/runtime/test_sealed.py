@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio
 
 from perdure import Perdure, action, event, workflow
+from perdure.core.behalf import on_behalf_of, seen_by
 from perdure.core.records import Hint
 from perdure.errors import ExecutionStuck, KeyShredded, SettingsError, UsageError
 from perdure.http.api import api
@@ -307,6 +308,21 @@ def test_a_batch_is_repeated_one_by_one_only_for_such_an_error() -> None:
 
     asyncio.run(main())
     assert calls == [[1, 2, 3], [1], [2], [3]]
+
+
+def test_what_many_share_is_written_on_nobodys_behalf() -> None:
+    seen: list[str | None] = []
+
+    async def write(items: Sequence[int]) -> Sequence[int]:
+        seen.append(seen_by(None))
+        return items
+
+    async def main() -> None:
+        with on_behalf_of("acme"):
+            await Batch(write).put(1)
+
+    asyncio.run(main())
+    assert seen == [None]
 
 
 # The stream and the cache.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -458,5 +460,39 @@ def test_a_stranger_does_not_learn_that_a_webhook_was_there_whose_keys_are_gone(
                 await app.hooks.receive("acme", "shop", said, body)
             with pytest.raises(Unauthenticated):
                 await app.hooks.receive("acme", "shop", {}, body)
+
+    asyncio.run(main())
+
+
+def test_whoever_looks_after_an_external_task_leaves_it_when_its_keys_are_gone() -> None:
+    async def main() -> None:
+        keys = Ring()
+        async with asyncio.timeout(20), Perdure("memory://", keyring=keys) as app, app.working(drain=0.1):
+            await app.start(buy, CANARY, id="b", tenant="acme")
+            [task] = await app.external.poll("sv-node", wait="10s", tenant="acme")
+            keys.shredded.add("acme")
+            await app.external._handing.overdue._follow("acme/b.1", "somebody", 0.0)
+            with pytest.raises(KeyShredded):
+                await app.external.complete(task.token, "x", tenant="acme")
+
+    asyncio.run(main())
+
+
+def test_an_execution_whose_seal_is_broken_does_not_stop_a_bulk_operation(tmp_path: Path, ring: str) -> None:
+    async def main() -> None:
+        place = tmp_path / "s.db"
+        async with asyncio.timeout(30), Perdure(f"sqlite:///{place}", keyring=ring) as app, app.working(drain=0.1):
+            for id in ("f1", "f2"):
+                await (await app.start(fails, CANARY, id=id)).until("failed", timeout=10)
+            with closing(sqlite3.connect(place)) as intruder, intruder:
+                intruder.execute(
+                    "update heads set result = (select result from heads where key = 'default/f2')"
+                    " where key = 'default/f1'"
+                )
+            run = await app.bulk.start("retry", status="failed", workflow="sv-fails")
+            await run.result(20)
+            told = await app.bulk.get(run.id)
+            assert (told.done, told.failed, [one.id for one in told.errors]) == (1, 1, ["f1"])
+            assert "its seal is broken" in told.errors[0].reason
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -33,7 +34,8 @@ class Batch(Generic[Q, A]):
         future: asyncio.Future[A] = loop.create_future()
         self._waiting.append(_Place(item, future, loop.time()))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._flush(), name="perdure-batch")
+            # It writes for all: on whose behalf the first of them asks must not be told to the store.
+            self._task = asyncio.create_task(self._flush(), name="perdure-batch", context=contextvars.Context())
         return await future
 
     def __len__(self) -> int:

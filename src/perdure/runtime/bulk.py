@@ -29,6 +29,7 @@ from perdure.errors import (
     ExecutionExists,
     ExecutionNotFound,
     InvalidValue,
+    SealBroken,
     UsageError,
 )
 from perdure.flows.bulk import (
@@ -171,7 +172,7 @@ class Bulk:
             return "skipped"
         except TimeoutError:
             return f"no worker has judged it within {_PATIENCE}"
-        except (UsageError, ExecutionError) as error:
+        except (UsageError, ExecutionError, SealBroken) as error:
             return str(error)
 
     async def _do(self, run: Run[Any], operation: str, order: Order) -> Answer:

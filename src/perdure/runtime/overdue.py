@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.loop import turns
 from perdure.core.records import ENDED, Head, Held
-from perdure.errors import NotRegistered, StoreError
+from perdure.errors import KeyMissing, KeyringError, NotRegistered, StoreError
 from perdure.flows.registry import registry
 from perdure.runtime.course import Ground
 from perdure.runtime.task import Task
@@ -47,9 +47,13 @@ class Overdue:
             errand.cancel()
 
     async def _follow(self, key: str, holder: str, delay: float) -> None:
+        with suppress(KeyringError):  # nobody will ever read it, and whoever holds it next makes it stuck
+            await self._look_after(key, holder, delay)
+
+    async def _look_after(self, key: str, holder: str, delay: float) -> None:
         while True:
             await asyncio.sleep(delay + _AFTER)
-            with suppress(StoreError):
+            with suppress(StoreError, KeyMissing):
                 head = await self._app.store.head(key)
                 if head is None or head.status in ENDED or head.due is None or head.holder not in (None, holder):
                     return  # it was done, or is somebody else's

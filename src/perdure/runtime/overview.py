@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
 #: Heads that are counted at most, and read at once.
-MOST, _PAGE = 50_000, 1000
+MOST, _PAGE = 50_000, 500
 
 
 class Durations(Struct, frozen=True):
@@ -70,27 +70,31 @@ async def stats(
 ) -> Stats:
     """Count the executions that were started in a time, newest first, without the engine's own."""
     query = Query(tenant, workflow=workflow, inner=False, after=_micros(after), before=_micros(before))
-    heads: dict[str, list[Head]] = defaultdict(list)
+    # Of each only what counts is kept: a head may have a result of a megabyte.
+    by_status: dict[str, Counter[str]] = defaultdict(Counter)
+    took: dict[str, list[float]] = defaultdict(list)
     total, complete = 0, True
     async for head in _all(app, query):
         if total == MOST:
             complete = False
             break
         total += 1
-        heads[head.workflow].append(head)
-    by_status = Counter[str](head.shown for found in heads.values() for head in found)
-    return Stats(total, complete, dict(by_status), [_workflow(name, heads[name]) for name in sorted(heads)])
+        by_status[head.workflow][head.shown] += 1
+        if head.status in ENDED:
+            took[head.workflow].append((head.changed_at - head.started_at) / 1e6)
+    flows = [_workflow(name, by_status[name], sorted(took[name])) for name in sorted(by_status)]
+    return Stats(total, complete, dict(sum(by_status.values(), Counter[str]())), flows)
 
 
 async def workers(app: Perdure, tenant: str) -> list[WorkerSeen]:
     """Those that hold executions of a tenant. What is on no queue, such as a lock, is not held by workers."""
-    held: dict[str, list[Head]] = defaultdict(list)
+    held: dict[str, list[tuple[str, str]]] = defaultdict(list)
     status: ShownStatus = "running"
     async for head in _all(app, Query(tenant, status=status)):
         if head.holder is not None and head.queue:
-            held[head.holder].append(head)
+            held[head.holder].append((head.queue, head.workflow))
     return [
-        WorkerSeen(name, len(some), sorted({one.queue for one in some}), sorted({one.workflow for one in some}))
+        WorkerSeen(name, len(some), sorted({queue for queue, _ in some}), sorted({flow for _, flow in some}))
         for name, some in sorted(held.items())
     ]
 
@@ -117,10 +121,9 @@ async def _all(app: Perdure, query: Query) -> AsyncIterator[Head]:
         cursor = heads[-1].started_at, heads[-1].key
 
 
-def _workflow(name: str, heads: list[Head]) -> WorkflowStats:
-    took = sorted((head.changed_at - head.started_at) / 1e6 for head in heads if head.status in ENDED)
+def _workflow(name: str, by_status: Counter[str], took: list[float]) -> WorkflowStats:
     durations = Durations(len(took), _quantile(took, 0.5), _quantile(took, 0.95), took[-1]) if took else None
-    return WorkflowStats(name, len(heads), dict(Counter[str](head.shown for head in heads)), durations)
+    return WorkflowStats(name, by_status.total(), dict(by_status), durations)
 
 
 def _quantile(ordered: list[float], share: float) -> float:
