@@ -107,7 +107,7 @@ async def executions_and_events(site: Site) -> None:
     await site("POST", "/v1/executions/w/events", {"name": "go", "payload": "b", "id": "e1"})
     assert await site.result("w") == "ab"
     assert (await site("GET", "/v1/executions/w/events/e1"))["status"] == "completed"
-    assert [one["id"] for one in (await site("GET", "/v1/executions?workflow=pg-wait"))["executions"]] == ["w"]
+    assert [one["id"] for one in (await site("GET", "/v1/executions?field.text=a"))["executions"]] == ["w"]
     await site("POST", "/v1/executions/w/fork", {"at": 1, "id": "w2"})
     sent = [{"name": "go", "payload": "c"}, {"name": "stop"}]
     first, second = await site("POST", "/v1/executions/w2/events/batch", sent)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from perdure import Perdure
+from perdure.core import signing
 from perdure.core.behalf import seen_by
 from perdure.core.records import Mail, Sent, Start, Started
 from perdure.errors import OutcomeUnknown, SettingsError
@@ -158,6 +160,29 @@ def test_addresses_of_one_network_of_ipv6_are_one() -> None:
     limits.admit("d", "2001:db8:0:1::1", "reads")
 
 
+def test_calls_of_webhooks_with_wrong_signatures_are_counted_for_their_address_and_good_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "shop").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+
+    async def main(door: Door) -> None:
+        does = {"do": "start", "workflow": "http-hello", "input": ".name"}
+        assert (await door("POST", "/v1/hooks", {"name": "shop", "secret": "file:shop", "does": does})).is_success
+
+        async def call(number: int, secret: str) -> int:
+            data = b'{"name":"ann"}'
+            said = signing.sign([secret], f"m{number}", door.app.clock.now() // 1_000_000, data)
+            return (await door.client.post("/v1/hooks/acme/shop", content=data, headers=said)).status_code
+
+        good, wrong = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+        assert {await call(number, good) for number in range(10)} == {202}
+        assert [await call(number, wrong) for number in range(5)] == [401, 401, 401, 429, 429]
+
+    monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 3), "clock": lambda: 0.0})
+    served(main, secret_files=str(tmp_path))
+
+
 # A store that does not keep up
 
 
@@ -204,6 +229,13 @@ def test_writes_are_refused_while_too_many_wait_and_reads_go_on() -> None:
         there = {one["id"] for one in (await door("GET", "/v1/executions")).json()["executions"]}
         assert there == {id for id, status in answers.items() if status == 202}
         assert (await door.start(id="later")).status_code == 202
+
+        store.through.clear()
+        crowd = [asyncio.create_task(start(number)) for number in range(20, 28)]
+        await waiting(door, 8)
+        problem(await door.client.post("/v1/hooks/acme/shop", content=b"{}"), 503, "store-unavailable")
+        store.through.set()
+        await asyncio.gather(*crowd)
 
     served(main, store, api_writes=8)
 

@@ -1,12 +1,13 @@
 """The gate before every route that needs a credential: who calls, whether they may, and whether there is room.
 
 Rules kept here: what costs least is asked first. Writes are refused while those before them do not get through to the
-store; requests are counted before their credential is checked; only then does the store learn whom it answers.
+store; requests are counted before their credential is checked, and be it a signature that only the handler can check;
+only then does the store learn whom it answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from perdure.core.behalf import answer_to
 from perdure.errors import Unauthenticated
 from perdure.http.caller import ANYBODY, Caller
 from perdure.http.rates import Pace, Rates, Sort, read_paces
-from perdure.http.route import Route
+from perdure.http.route import Answer, Route
 from perdure.runtime.app import Perdure
 
 
@@ -35,6 +36,9 @@ class Gate:
     async def passed(self, request: Request, route: Route) -> Caller:
         """Whoever may do this, now."""
         if route.scope is None:
+            if _proves_itself(route):
+                self._app.refuse_crowd()
+                self._rates.admit("", _address(request), "writes")
             return ANYBODY
         sort: Sort = "reads" if route.method == "GET" else "writes"
         if sort == "writes":
@@ -44,9 +48,21 @@ class Gate:
         answer_to(caller.tenant)
         return caller
 
+    async def served(self, request: Request, route: Route, doing: Awaitable[Answer]) -> Answer:
+        """What it comes to. A request whose signature is good does not count for its address, whatever that is."""
+        good = _proves_itself(route)
+        try:
+            return await doing
+        except Unauthenticated:
+            good = False
+            raise
+        finally:
+            if good:
+                self._rates.give_back(_address(request))
+
     async def _counted(self, request: Request, sort: Sort) -> Caller:
         credential = request.headers.get("authorization", "")
-        address = request.client.host if request.client is not None else ""
+        address = _address(request)
         counted = self._rates.admit(credential, address, sort)
         try:
             caller = await self._asks.caller(request.headers)
@@ -56,3 +72,12 @@ class Gate:
         if not counted:
             self._rates.proven(credential, address, caller.tenant, sort)
         return caller
+
+
+def _proves_itself(route: Route) -> bool:
+    """Whether it needs no credential in the headers, but writes: its body is signed."""
+    return route.scope is None and route.method != "GET"
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

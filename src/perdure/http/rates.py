@@ -90,9 +90,13 @@ class Rates:
         self._known[known] = tenant
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
+        self.give_back(address)
+        self._count(tenant, sort)
+
+    def give_back(self, address: str) -> None:
+        """A request of this address was a good one."""
         if (bucket := self._addresses.get(_network(address))) is not None:
             bucket.left += 1
-        self._count(tenant, sort)
 
     def forget(self, credential: str) -> None:
         """It is not good any more."""

@@ -57,7 +57,7 @@ def _endpoint(
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, leaving, lambda: _listens(request))
             await note(route, call)
-            return _response(await route.handler(call))
+            return _response(await gate.served(request, route, route.handler(call)))
         except Exception as error:
             return response_of(error, request)
 
