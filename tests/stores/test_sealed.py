@@ -12,7 +12,7 @@ from msgspec import Raw, structs
 
 from perdure.core import events as ev
 from perdure.core.records import Commit, End, Gone, Held, Mail, Park, Query
-from perdure.errors import KeyMissing, KeyShredded, SealBroken, UsageError
+from perdure.errors import KeyMissing, KeyShredded, SealBroken, StoreUnavailable, UsageError
 from perdure.ports import Joining, Store, Twinned
 from perdure.runtime.sealing.seals import MARK, Seals
 from perdure.runtime.sealing.store import SealedStore, sealed_store
@@ -262,6 +262,24 @@ def test_to_hold_an_execution_without_a_key_makes_it_stuck_and_leaves_its_neighb
         assert head.mail == 0 and head.holder is None and head.due is None
         assert msgspec.json.decode(head.waits or b"")["stuck"]["cause"] == "sealed"
         assert await claimed(store) == []
+
+    play(main)
+
+
+def test_neighbours_are_held_although_the_store_fails_while_one_is_made_stuck() -> None:
+    async def main(store: SealedStore, ring: Ring) -> None:
+        await store.start([begin("acme/one"), begin("rival/one")], 0)
+        ring.shredded.add("acme")
+
+        async def commit(group: object, grace: int) -> None:
+            raise StoreUnavailable("not now")
+
+        store.inside.commit, usual = commit, store.inside.commit
+        answers = await store.hold(["acme/one", "rival/one"], "w1", LEASE)
+        assert isinstance(answers[0], Gone) and isinstance(answers[1], Held)
+        store.inside.commit = usual
+        assert await store.hold(["acme/one"], "w1", LEASE) == [Gone("acme/one")]
+        assert [head.status for head in await store.find(Query("acme"))] == ["stuck"]
 
     play(main)
 

@@ -196,7 +196,7 @@ class ExternalTasks:
         rows = await self._rows(head.key)
         if any(row.fence > head.token for row in rows):  # it was taken over since the first look
             self._late(said, ticket.key)
-        letters = (await self._app.store.mail([head.key]))[head.key]
+        letters = (await self._app.store.mail([head.key])).get(head.key, [])
         held = Held(
             head.key,
             head.token,

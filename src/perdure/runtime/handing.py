@@ -160,8 +160,8 @@ class Handing:
                 continue
             if not isinstance(commit.settle, End):
                 task.committed()
-            letters = (await self._app.store.mail([task.key]))[task.key]
-            task.mailbox.deliver(letters)
+            letters = await self._app.store.mail([task.key])
+            task.mailbox.deliver(letters.get(task.key, ()))  # none if the keys of its tenant are gone
             with turns():
                 task.fold(now)
         await self._app.store.release([(task.key, task.token)])

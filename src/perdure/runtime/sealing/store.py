@@ -37,7 +37,7 @@ from perdure.core.records import (
     Started,
     tenant_of,
 )
-from perdure.errors import KeyringError
+from perdure.errors import KeyringError, StoreError
 from perdure.ports import Joining, Store, Twinned
 from perdure.runtime.sealing.seals import Seals
 
@@ -139,7 +139,10 @@ class SealedStore:
                     answers[index] = Gone(answer.key)
                     lost.append((answer, error))
         if lost:
-            await self._give_up(lost, known or {})
+            try:
+                await self._give_up(lost, known or {})
+            except StoreError as error:  # the others are held, and have to be told; these lapse, and are held again
+                log.warning("%d executions without a key could not be made stuck: %s", len(lost), error)
         return answers
 
     async def mail(self, keys: Sequence[str]) -> dict[str, list[Mail]]:
