@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 
 _caller: ContextVar[str | None] = ContextVar("perdure_behalf", default=None)
 
@@ -30,6 +30,13 @@ def on_behalf_of(tenant: str | None) -> Iterator[None]:
 def answer_to(tenant: str) -> None:
     """From now on, until the block around it ends: for those who learn in the middle of it who asks."""
     _caller.set(tenant)
+
+
+def for_everybody() -> Context:
+    """The present context but for that: for tasks that serve all who ask, whoever made them begin."""
+    context = copy_context()
+    context.run(_caller.set, None)
+    return context
 
 
 def seen_by(home: str | None) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from perdure.core.behalf import for_everybody
 from perdure.errors import KeyringError
 
 Q = TypeVar("Q")
@@ -34,8 +34,8 @@ class Batch(Generic[Q, A]):
         future: asyncio.Future[A] = loop.create_future()
         self._waiting.append(_Place(item, future, loop.time()))
         if self._task is None or self._task.done():
-            # It writes for all: on whose behalf the first of them asks must not be told to the store.
-            self._task = asyncio.create_task(self._flush(), name="perdure-batch", context=contextvars.Context())
+            # It writes for all, and not only on behalf of whoever comes first.
+            self._task = asyncio.create_task(self._flush(), name="perdure-batch", context=for_everybody())
         return await future
 
     def __len__(self) -> int:
