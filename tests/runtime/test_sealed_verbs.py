@@ -18,7 +18,7 @@ import httpx
 import msgspec
 import pytest
 
-from perdure import Callback, Listen, On, Perdure, action, event, person, role, workflow
+from perdure import Callback, Listen, On, Perdure, Retry, action, event, person, role, workflow
 from perdure.core import copies, signing
 from perdure.errors import ExecutionFailed, KeyShredded, Unauthenticated, UsageError
 from perdure.http.api import api
@@ -68,7 +68,7 @@ async def many(text: str) -> str:
     return text + await event("more", str)
 
 
-@action(name="sv.charge", external=True, queue="sv-node")
+@action(name="sv.charge", external=True, queue="sv-node", retries=Retry(attempts=3, first="10ms"))
 async def charge(card: str) -> str: ...  # type: ignore[empty-body]
 
 
@@ -469,6 +469,8 @@ def test_whoever_looks_after_an_external_task_leaves_it_when_its_keys_are_gone()
         keys = Ring()
         async with asyncio.timeout(20), Perdure("memory://", keyring=keys) as app, app.working(drain=0.1):
             await app.start(buy, CANARY, id="b", tenant="acme")
+            [task] = await app.external.poll("sv-node", wait="10s", tenant="acme")
+            await app.external.fail(task.token, "Busy", tenant="acme")
             [task] = await app.external.poll("sv-node", wait="10s", tenant="acme")
             keys.shredded.add("acme")
             await app.external._handing.overdue._follow("acme/b.1", "somebody", 0.0)
