@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -37,7 +38,8 @@ class Impatient(HttpToolsProtocol):
             self._refuse(Refused(400, "Not HTTP", "this is no HTTP, or its headers are too large"))
 
     def on_headers_complete(self) -> None:
-        if self.parser.get_http_version() not in ("1.0", "1.1"):
+        parser: Any = self.parser
+        if parser.get_http_version() not in ("1.0", "1.1"):
             raise ValueError("another version of HTTP")  # the parser takes it for a mistake of the sender
         self._heading, self._bytes = False, 0
         self._unwatch()
