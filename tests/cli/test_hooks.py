@@ -32,8 +32,19 @@ def test_a_webhook_that_sends_names_the_execution(shop: Shop) -> None:
         assert fact in shown
 
 
+def test_a_webhook_that_routes_shows_the_event_that_it_makes(shop: Shop) -> None:
+    event = ("--route", '${ "order." + .status }', "--source", "/shop", "--data", ".order")
+    shop.out("hooks", "create", "till", "--secret", "env:TILL", *event)
+    shown = shop.out("hooks", "show", "till")
+    for fact in ('route ${ "order." + .status }', "/shop", ".order"):
+        assert fact in shown
+    [hook] = shop.json("hooks", "list")
+    assert hook["does"] == {"do": "route", "type": event[1], "source": "/shop", "data": ".order"}
+
+
 def test_a_webhook_does_one_thing(shop: Shop) -> None:
-    for more in ((), ("--start", "a", "--send", "b", "--to", "."), ("--send", "b")):
+    both = ("--start", "a", "--route", "b")
+    for more in ((), ("--start", "a", "--send", "b", "--to", "."), ("--send", "b"), both):
         assert "does one thing" in shop.error("hooks", "create", "x", "--secret", "env:X", *more)
     assert "no kind of signature" in shop.error(
         "hooks", "create", "x", "--secret", "env:X", "--start", "a", "--kind", "md5"

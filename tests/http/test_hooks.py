@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import Perdure, event, workflow
+from perdure import Listen, On, Perdure, event, workflow
 from perdure.core import signing
 from perdure.core.records import Query
 from perdure.errors import HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
 from perdure.http.api import api
-from perdure.runtime.hook_log import Sending, Starting, fold, key_of_hook, record_of
+from perdure.runtime.hook_log import Routing, Sending, Starting, fold, key_of_hook, record_of
 from perdure.runtime.registers import FRESH
 from tests.http.test_api import Door, People, problem
 
@@ -29,6 +29,18 @@ SHOP = {"name": "shop", "secret": "file:shop", "does": {"do": "start", "workflow
 @workflow(name="hooked", events={"paid": int})
 async def hooked(order: dict[str, Any]) -> str:
     return f"{order['item']} for {await event('paid', int)}"
+
+
+@workflow(
+    name="hooked-parcel", listens=[Listen("hooked.paid", event=".data.order", own=".[0]")], events={"hooked.paid": Any}
+)
+async def parcel(order: str) -> Any:
+    return await event("hooked.paid")
+
+
+@workflow(name="hooked-offer", starts_on=[On("hooked.asked", input=".")])
+async def offer(asked: dict[str, Any]) -> Any:
+    return asked
 
 
 class Shop(Door):
@@ -134,6 +146,84 @@ def test_a_signed_call_sends_an_event_once_also_after_the_end(tmp_path: Path) ->
         problem(await shop.call({"order": id, "amount": "much"}, path="acme/bank"), 422, "invalid-value")
 
     opened(test, tmp_path, working=True)
+
+
+def test_a_signed_call_becomes_an_event_for_whoever_listens_once(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        for order in ("o-1", "o-2"):
+            await shop.app.start(parcel, order, id=order, tenant="acme")
+        await shop.app.start(parcel, "o-1", id="o-1", tenant="rival")
+        does = {
+            "do": "route",
+            "type": '${ "hooked." + .status }',
+            "source": "${ .shop }",
+            "data": "{order, sum: .cents}",
+        }
+        assert (await shop.hook(does, "till")).status_code == 201
+        paid = {"shop": "/berlin", "status": "paid", "order": "o-1", "cents": 30}
+        first = await shop.call(paid, path="acme/till", id="pay_1")
+        told = first.json()
+        assert (first.status_code, told["id"], "execution" in told) == (202, "pay_1", False)
+        assert (told["routed"]["heard"], told["routed"]["woken"], told["routed"]["started"]) == (True, ["o-1"], [])
+        await shop.call(paid, path="acme/till", id="pay_1")
+        assert (await shop("GET", "/v1/executions/o-1/result?wait=10s")).json()["result"] == {"order": "o-1", "sum": 30}
+        received = [one for one in await shop.app.get("o-1", "acme").log() if one.type == "EventReceived"]
+        assert [(one.data["by"], one.data["id"]) for one in received] == [("hook:till", told["routed"]["id"])]
+        assert (await shop.app.get("o-1", "rival").head()).version == 1  # an event stays with the tenant of the webhook
+
+    opened(test, tmp_path, working=True)
+
+
+def test_an_event_that_a_call_becomes_has_the_id_of_the_call_and_starts_one_execution(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        assert (await shop.hook({"do": "route", "type": "hooked.asked"}, "asks")).status_code == 201
+        answers = [await shop.call({"item": "tea"}, path="acme/asks", id="msg_7") for _ in range(2)]
+        assert answers[0].json() == answers[1].json()
+        [started] = answers[0].json()["routed"]["started"]
+        begun = (await shop("GET", f"/v1/executions/{started}/result?wait=10s")).json()["result"]
+        assert begun == {
+            "specversion": "1.0",
+            "id": "msg_7",
+            "source": "/tenants/acme/hooks/asks",
+            "type": "hooked.asked",
+            "datacontenttype": "application/json",
+            "data": {"item": "tea"},
+        }
+        other = await shop.call({"item": "tea"}, path="acme/asks", id="msg_8")
+        assert other.json()["routed"]["started"] != [started]
+
+    opened(test, tmp_path, working=True)
+
+
+def test_a_call_for_which_nobody_listens_is_taken_and_told(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "route", "type": "hooked.unheard"}, "void")
+        answer = await shop.call(path="acme/void")
+        assert (answer.status_code, answer.json()["routed"]["heard"]) == (202, False)
+
+    opened(test, tmp_path)
+
+
+def test_a_call_that_makes_no_event_is_refused(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        problem(await shop.hook({"do": "route", "type": "${ . + }"}, "bad"), 422, "expression-error")
+        problem(await shop.hook({"do": "route", "type": "a", "data": ".["}, "bad"), 422, "expression-error")
+        problem(await shop.hook({"do": "route", "type": ""}, "bad"), 422, "invalid-value")
+        await shop.hook({"do": "route", "type": "${ .type }", "source": "${ .source }"}, "strict")
+        problem(await shop.call({"source": "/a"}, path="acme/strict"), 422, "expression-error")
+        problem(await shop.call({"type": "", "source": "/a"}, path="acme/strict"), 422, "invalid-value")
+        problem(await shop.call({"type": "t", "source": ["/a"]}, path="acme/strict"), 422, "expression-error")
+
+    opened(test, tmp_path)
+
+
+def test_a_webhook_that_routes_is_read_from_its_log_as_it_was_made(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        made = Routing("${ .type }", "/shop", ".data")
+        await shop.app.hooks.create("routes", made, secret="file:shop", tenant="acme")
+        assert (await shop.app.hooks.get("routes", tenant="acme")).does == made
+
+    opened(test, tmp_path)
 
 
 def test_whatever_is_not_proven_gets_the_same_answer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, changes, pairs, styled, table
 from perdure.core.signing import KINDS, Kind
 from perdure.errors import UsageError
-from perdure.runtime.hook_log import Does, Sending, Starting
+from perdure.runtime.hook_log import Does, Routing, Sending, Starting
 from perdure.runtime.hooks import Hook
 from perdure.runtime.registers import FRESH
 
@@ -42,13 +42,22 @@ async def create(
     send: Annotated[str | None, Option("--send", metavar="EVENT", help="Send an event of this name.")] = None,
     to: Annotated[str, Option("--to", metavar="JQ", help="The id of the execution that it is sent to.")] = "",
     payload: Annotated[str, Option("--payload", metavar="JQ", help="Its payload, from the body of the call.")] = ".",
+    route: Annotated[
+        str | None, Option("--route", metavar="TYPE", help="Make a CloudEvent of this type, for whoever listens.")
+    ] = None,
+    source: Annotated[str, Option("--source", metavar="URI", help="Its source; else the webhook itself.")] = "",
+    data: Annotated[str, Option("--data", metavar="JQ", help="Its data, from the body of the call.")] = ".",
     app: AppOption = None,
 ) -> None:
-    """Make a webhook that starts a workflow or sends an event, and print its path.
+    """Make a webhook that starts a workflow, sends an event or routes one, and print its path.
+
+    The type and the source of an event that is routed may be expressions on the body: '${ "order." + .status }'.
 
     Example: perdure hooks create github --kind github --secret env:GITHUB --start build --input .repository
     """
-    does = _does(start, input, id, send, to, payload)
+    starting = None if start is None else Starting(start, input, id)
+    sending = None if send is None else Sending(send, to, payload)
+    does = _only(starting, sending, None if route is None else Routing(route, source, data))
     async with call.client(app, create=True) as client:
         hook = await client.hooks.create(name, does, secret=secret, kind=cast(Kind, kind), by=user())
     if call.show.json:
@@ -133,12 +142,13 @@ async def revoke(call: Call, name: Name, app: AppOption = None) -> None:
     call.show.note(f"servers that have just seen it may take calls for another {FRESH:g} s")
 
 
-def _does(start: str | None, input: str, id: str, send: str | None, to: str, payload: str) -> Does:
-    if start is not None and send is None:
-        return Starting(start, input, id)
-    if send is not None and start is None and to:
-        return Sending(send, to, payload)
-    raise UsageError("a webhook does one thing: give either --start WORKFLOW, or --send EVENT and --to JQ")
+def _only(*several: Does | None) -> Does:
+    given = [one for one in several if one is not None]
+    if len(given) != 1 or (isinstance(given[0], Sending) and not given[0].execution):
+        raise UsageError(
+            "a webhook does one thing: give --start WORKFLOW, or --send EVENT and --to JQ, or --route TYPE"
+        )
+    return given[0]
 
 
 # How it looks.
@@ -150,6 +160,8 @@ def _told(does: Does) -> str:
             return f"start {does.workflow}"
         case Sending():
             return f"send {does.event}"
+        case Routing():
+            return f"route {does.type}"
 
 
 def _status(hook: Hook) -> tuple[str, str]:
@@ -188,4 +200,6 @@ def _facts(hook: Hook) -> Any:
             facts += [("input", styled(does.input)), ("id", styled(does.id or "from the id of the call"))]
         case Sending() as does:
             facts += [("to", styled(does.execution)), ("payload", styled(does.payload))]
+        case Routing() as does:
+            facts += [("source", styled(does.source or "the webhook")), ("data", styled(does.data))]
     return pairs(facts + [(name, f"{at:%Y-%m-%d %H:%M:%S} UTC") for name, at in times.items() if at is not None])

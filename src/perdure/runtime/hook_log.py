@@ -43,8 +43,20 @@ class Sending(Struct, frozen=True, tag="send", tag_field="do", forbid_unknown_fi
     payload: str = "."
 
 
+class Routing(Struct, frozen=True, tag="route", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
+    """Make a CloudEvent of the call, for whoever listens. Its id is that of the call.
+
+    `data` is jq on the body. `type` and `source` are texts, or `${ … }` with jq on the body; without a `source` it is
+    the webhook itself.
+    """
+
+    type: str
+    source: str = ""
+    data: str = "."
+
+
 #: What a webhook does with a call.
-Does: TypeAlias = Starting | Sending
+Does: TypeAlias = Starting | Sending | Routing
 
 
 class HookAct(Struct, frozen=True, omit_defaults=True):

@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 from msgspec import Struct
 
-from perdure.core import jq, signing
+from perdure.core import cloudevents, jq, signing
 from perdure.core.codec import digest
 from perdure.core.durations import Duration, micros
 from perdure.core.signing import Kind
 from perdure.core.view import moment
 from perdure.errors import ExpressionError, HookNotFound, InvalidValue, KeyShredded, Unauthenticated, UsageError
 from perdure.runtime.checks import checked_tenant
-from perdure.runtime.hook_log import HOOK, LEDGER, Does, HookAct, Record, Sending, Starting, key_of_hook
+from perdure.runtime.hook_log import HOOK, LEDGER, Does, HookAct, Record, Routing, Sending, Starting, key_of_hook
 from perdure.runtime.publishing import Decide, Deed
 from perdure.runtime.registers import Change, Recent, Register
+from perdure.runtime.routing import Routed
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -62,11 +63,15 @@ class Hook(Struct, frozen=True):
         return f"/v1/hooks/{self.tenant}/{self.name}"
 
 
-class Receipt(Struct, frozen=True):
-    """A call that was taken, now or before: the id of the call, and the execution that it started or was sent to."""
+class Receipt(Struct, frozen=True, omit_defaults=True):
+    """A call that was taken, now or before: the id of the call, and the execution that it started or was sent to.
+
+    Of a call that was routed: what has become of its event.
+    """
 
     id: str
-    execution: str
+    execution: str = ""
+    routed: Routed | None = None
 
 
 class Hooks:
@@ -194,6 +199,9 @@ class Hooks:
                 payload = jq.compile(does.payload).one(body)
                 await app.send(execution, does.event, payload, event_id=chosen, by=by, tenant=tenant)
                 return Receipt(id, execution)
+            case Routing():
+                made = _cloud(tenant, name, does, id, body)
+                return Receipt(id, routed=await app.route(made, by=by, tenant=tenant))
             case _:
                 assert_never(does)
 
@@ -251,10 +259,36 @@ def _key(tenant: str, name: str) -> str:
 
 
 def _check(does: Does) -> None:
-    """Refuse expressions that cannot be read."""
-    texts = (does.input, does.id or ".") if isinstance(does, Starting) else (does.execution, does.payload)
+    """Refuse expressions that cannot be read, and what can never be an event."""
+    match does:
+        case Starting():
+            texts = [does.input, does.id or "."]
+        case Sending():
+            texts = [does.execution, does.payload]
+        case Routing():
+            if not does.type:
+                raise InvalidValue("an event has a type: give one, as order.paid, or an expression on the body")
+            texts = [does.data, *(jq.expression(one) for one in (does.type, does.source) if jq.is_expression(one))]
+        case _:
+            assert_never(does)
     for text in texts:
         jq.compile(text)
+
+
+def _cloud(tenant: str, name: str, does: Routing, id: str, body: Any) -> dict[str, Any]:
+    """The event that a call becomes: always the same, so a call that comes twice is one event."""
+    return {
+        "specversion": cloudevents.SPEC,
+        "id": id,
+        "source": _said(does.source, body) if does.source else f"/tenants/{tenant}/hooks/{name}",
+        "type": _said(does.type, body),
+        "datacontenttype": "application/json",
+        "data": jq.compile(does.data).one(body),
+    }
+
+
+def _said(text: str, body: Any) -> str:
+    return _text(jq.expression(text), body) if jq.is_expression(text) else text
 
 
 def _text(expression: str, body: Any) -> str:
@@ -262,7 +296,7 @@ def _text(expression: str, body: Any) -> str:
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
     if not isinstance(found, str):
-        raise ExpressionError(f"`{expression[:80]}` gives no id but {type(found).__name__}: it has to be a text")
+        raise ExpressionError(f"`{expression[:80]}` gives {type(found).__name__}, and it has to be a text")
     return found
 
 
