@@ -25,6 +25,7 @@ from perdure.flows import kinds
 from perdure.flows.bound import Bound, Call, Problem, arguments
 from perdure.flows.described import Described, checkpoint
 from perdure.flows.event import event
+from perdure.flows.given import Calling
 from perdure.flows.workflow import find_definition
 
 
@@ -126,6 +127,11 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def calls(body: Mapping[str, Any]) -> list[Calling]:
+    steps = list(enumerate(body["steps"]))
+    return [Calling(f"steps[{place}]", one["act"], one.get("with", [])) for place, one in steps if "act" in one]
+
+
 def actions(body: Mapping[str, Any]) -> list[str]:
     return [step["act"] for step in body["steps"] if "act" in step]
 
@@ -145,7 +151,7 @@ def build(
 
 
 def register() -> None:
-    kinds.KINDS["script"] = SimpleNamespace(check=check, actions=actions, build=build)
+    kinds.KINDS["script"] = SimpleNamespace(check=check, actions=actions, calls=calls, build=build)
 
 
 @contextmanager

@@ -61,8 +61,10 @@ async def publish(
     """
     texts = {_shown(path): _read(path) for path in files}
     async with call.client(code, create=True) as client:
-        if not draft and (problems := _problems(call, client.definitions.validate, texts)):
-            return problems
+        if not draft:
+            found = {file: await client.definitions.examine(text, file=file) for file, text in texts.items()}
+            if problems := _problems(call, found):
+                return problems
         made = []
         for file, text in texts.items():
             if draft:
@@ -91,7 +93,8 @@ async def validate(call: Call, files: Files, code: Code = None) -> int:
     """
     texts = {_shown(path): _read(path) for path in files}
     app = call.application(code)
-    problems = _problems(call, app.definitions.validate, texts, always=True)
+    found = {file: app.definitions.validate(text, file=file) for file, text in texts.items()}
+    problems = _problems(call, found, always=True)
     if not problems and not call.show.json:
         for file in texts:
             call.show.print(styled((file, "bold"), " can be published"))
@@ -266,9 +269,8 @@ async def import_(
 # How it looks.
 
 
-def _problems(call: Call, validate: Any, texts: dict[str, bytes], always: bool = False) -> int:
+def _problems(call: Call, found: dict[str, list[Problem]], always: bool = False) -> int:
     """Show what is wrong; 1 if something is that forbids publishing."""
-    found = {file: list(validate(text, file=file)) for file, text in texts.items()}
     wrong = any(one.level == "error" for problems in found.values() for one in problems)
     if wrong or always:
         return _tell(call, found)

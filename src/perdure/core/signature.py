@@ -121,6 +121,16 @@ class Signature:
             if name in given and not isinstance(given[name], kind):
                 kind(given[name] if isinstance(given[name], str) else "")
 
+    def fits(self, name: str, data: bytes) -> bool:
+        """Whether an argument of this name can be read; one of a name that is not known is no matter of this."""
+        codec = self._keywords.get(name) or self._codecs.get(name)
+        try:
+            if codec is not None:
+                codec.decode(data)
+        except InvalidValue:
+            return False
+        return True
+
     @functools.cached_property
     def returns(self) -> Codec[Any]:
         return self._codec("the result", self._hints.get("return", Any))

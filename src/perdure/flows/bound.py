@@ -72,8 +72,14 @@ def bind_name(name: str) -> Bound:
     return bind(registry.action(name))
 
 
-def arguments(bound: Bound, given: Given) -> Raw:
-    """The wire form of a call; named arguments go by position as far as their order allows it."""
+def arguments(bound: Bound, given: Given, action: Action[..., Any] | None = None) -> Raw:
+    """The wire form of a call; named arguments go by position as far as their order allows it.
+
+    A value where the action takes a secret is refused, before it is written anywhere.
+    """
+    if action is not None and not action.absent and action.signature.references:
+        in_order, by_name = ((), given) if isinstance(given, Mapping) else (tuple(given), {})
+        action.signature.check_references(in_order, by_name)
     if not isinstance(given, Mapping):
         return Raw(encode(list(given)))
     left = dict(given)

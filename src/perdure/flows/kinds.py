@@ -1,6 +1,6 @@
 """The kinds of definitions that are data, by the key that names them: `machine: order`, `graph: order`.
 
-A kind is a module with `check`, `build` and `actions`; it is imported when the first definition of it is seen.
+A kind is a module with `check`, `build`, `actions` and `calls`; it is imported when the first definition of it is seen.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from perdure.errors import DefinitionInvalid, NotRegistered, UsageError
+from perdure.flows import given
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import Described
+from perdure.flows.given import Calling, Wanted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
@@ -26,6 +28,10 @@ class Kind(Protocol):
     ) -> Described: ...
     def actions(self, body: Mapping[str, Any]) -> list[str]:
         """The names of the actions that it calls."""
+        ...
+
+    def calls(self, body: Mapping[str, Any]) -> list[Calling]:
+        """Where it calls actions, and with what."""
         ...
 
 
@@ -70,6 +76,11 @@ def check(body: Any) -> list[Problem]:
 
 def actions(body: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(_kind(body).actions(body)))
+
+
+def secrets(body: Mapping[str, Any]) -> list[Wanted]:
+    """The secrets that it names, as far as it names them without an expression."""
+    return given.secrets(_kind(body).calls(body))
 
 
 def bind(body: Mapping[str, Any]) -> tuple[dict[str, Bound], list[Problem]]:

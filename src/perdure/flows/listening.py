@@ -17,7 +17,9 @@ from msgspec import Raw, Struct
 from perdure.core import jq
 from perdure.core.codec import canonical, digest, encode
 from perdure.errors import ExpressionError, InvalidValue, UsageError
+from perdure.flows import fields
 from perdure.flows.bound import Problem
+from perdure.flows.fields import JsonSchema
 
 T = TypeVar("T")
 #: How many subscriptions a definition may have.
@@ -146,6 +148,19 @@ def problems(listens: Sequence[Listen], starts_on: Sequence[On], events: Mapping
             yield Problem(where, f"no event {listen.called!r} is declared", fix)
     for place, on in enumerate(starts_on):
         yield from _expressions(f"starts_on[{place}]", on.type, input=on.input, when=on.when)
+
+
+def fields_of_listens(
+    listens: Sequence[Listen], events: Mapping[str, JsonSchema | None], own: JsonSchema = True
+) -> Iterator[Problem]:
+    """Subscriptions that nothing can match, by the schemas of the events as they are received and of the input."""
+    for place, listen in enumerate(listens):
+        where, schema = f"listens[{place}]", events.get(listen.called)
+        for name, text in (("event", listen.event), ("when", listen.when)):
+            for reason in fields.never(schema, jq.expression(text), ("data",)) if schema is not None and text else ():
+                yield Problem(f"{where}.{name}", f"no {listen.called!r} can match: {reason}", "mend it or the schema")
+        for reason in fields.never(own, jq.expression(listen.own), (0,)) if listen.own else ():
+            yield Problem(f"{where}.own", f"no execution can listen: of the data, {reason}", "mend it or the schema")
 
 
 def _expressions(where: str, type: str, **texts: str) -> Iterator[Problem]:

@@ -87,7 +87,7 @@ async def publish(call: Call[Nothing, DefinitionIn]) -> Answer:
 @routes("POST", "/v1/definitions/validate", "define", body=DefinitionIn, answers={200: ProblemsOut}, harmless=True)
 async def validate(call: Call[Nothing, DefinitionIn]) -> Answer:
     """Tell all that is wrong with a definition, without publishing it."""
-    return Answer(ProblemsOut(call.app.definitions.validate(_source(call.body))))
+    return Answer(ProblemsOut(await call.app.definitions.examine(_source(call.body), tenant=call.tenant)))
 
 
 @routes("GET", "/v1/definitions/{name}", "read", query=VersionQuery, answers={200: Definition})

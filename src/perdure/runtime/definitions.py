@@ -10,6 +10,7 @@ actions is the same version, however often and by however many it is published.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,7 @@ from perdure.core.view import moment
 from perdure.errors import DefinitionConflict, DefinitionInvalid, DefinitionNotFound, InvalidValue
 from perdure.flows import kinds, reading
 from perdure.flows.bound import Bound, Problem
+from perdure.flows.given import Wanted
 from perdure.flows.registry import registry
 from perdure.runtime import bundles
 from perdure.runtime.published import (
@@ -41,6 +43,7 @@ from perdure.runtime.published import (
 )
 from perdure.runtime.publishing import Decide, Deed, Desk, Ledger
 from perdure.runtime.showing import whole
+from perdure.runtime.vouching import missing
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -90,13 +93,33 @@ class Definitions:
 
     # Checking and publishing.
 
-    def validate(self, definition: Source, *, file: str = "definition") -> list[Problem]:
-        """All that is wrong with a definition, seen from this process, which has to have its actions."""
+    def validate(self, definition: Source, *, file: str = "definition", tenant: str | None = None) -> list[Problem]:
+        """All that is wrong with a definition, seen from this process, which has to have its actions.
+
+        A secret that is not found here is a warning: it may be there where the definition is published.
+        """
         try:
             body = _read(definition, file)
         except InvalidValue as error:
             return [Problem(file, str(error))]
-        return _examine(body)[1]
+        problems = _examine(body)[1]
+        return problems + missing(self._app.find_secret, self._home(tenant), _wanted(body, problems), "warning")
+
+    async def examine(
+        self, definition: Source, *, file: str = "definition", tenant: str | None = None
+    ) -> list[Problem]:
+        """What `publish` would say. Secrets are looked for in a thread."""
+        try:
+            body = _read(definition, file)
+        except InvalidValue as error:
+            return [Problem(file, str(error))]
+        return (await self._examined(body, tenant))[1]
+
+    async def _examined(self, body: Any, tenant: str | None) -> tuple[dict[str, Bound], list[Problem]]:
+        bounds, problems = _examine(body)
+        if wanted := _wanted(body, problems):
+            problems += await asyncio.to_thread(missing, self._app.find_secret, self._home(tenant), wanted, "error")
+        return bounds, problems
 
     async def draft(
         self, definition: Source, *, by: str = "", file: str = "definition", tenant: str | None = None
@@ -128,7 +151,7 @@ class Definitions:
         newest version is compared, so the content of an older one becomes the newest.
         """
         body = _read(definition, file)
-        bounds, problems = _examine(body)
+        bounds, problems = await self._examined(body, tenant)
         if errors := [one for one in problems if one.level == "error"]:
             raise DefinitionInvalid(_called(body, file), errors)
         name, kind = kinds.name_of(body), kinds.kind_of(body)
@@ -307,6 +330,11 @@ def _examine(body: Any) -> tuple[dict[str, Bound], list[Problem]]:
         fix = "give the definition another name, or take the workflow out of the code"
         unbound.append(Problem(kinds.kind_of(body), f"the code of this process has a workflow {name}", fix))
     return bounds, problems + unbound
+
+
+def _wanted(body: Any, problems: Sequence[Problem]) -> list[Wanted]:
+    """The secrets that it names. What cannot be used for other reasons is not looked through."""
+    return [] if any(one.level == "error" for one in problems) else kinds.secrets(body)
 
 
 def _in_code(name: str) -> bool:

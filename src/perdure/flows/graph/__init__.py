@@ -4,6 +4,7 @@ Graph(body)               made in Python and registered, started like any workfl
 check(body)               all that is wrong with one
 build(body, version=…)    a graph that was published
 actions(body)             the names of the actions that it calls
+calls(body)               where it calls them, and with what
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Raw
 
+from perdure.core.codec import codec_for
 from perdure.core.replay import Replay
 from perdure.errors import DefinitionInvalid
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import Described
 from perdure.flows.diagram import Diagram, Mark
+from perdure.flows.given import Calling
 from perdure.flows.graph import model
 from perdure.flows.graph.check import check, problems_of
 from perdure.flows.graph.picture import picture
@@ -26,8 +29,9 @@ from perdure.flows.graph.plan import Plan
 from perdure.flows.graph.run import Walk
 from perdure.flows.graph.state import Scope, State, Token
 from perdure.flows.registry import registry
+from perdure.flows.schema import Schema
 
-__all__ = ["Graph", "actions", "build", "check"]
+__all__ = ["Graph", "actions", "build", "calls", "check"]
 
 
 class Graph(Described):
@@ -64,6 +68,10 @@ class Graph(Described):
         super().__init__(read.name, version, read.queue, read.description, body, bound, hash)
         self.plan = Plan(read, self.bounds)
         self.listens, self.starts_on = read.listens, read.starts_on
+        self.events = {
+            name: codec_for(Any) if one.schema is None else Schema(one.schema).codec()
+            for name, one in read.events.items()
+        }
 
     def check_input(self, value: Any) -> None:
         """InvalidValue if no trigger takes this."""
@@ -124,5 +132,12 @@ def build(body: Mapping[str, Any], *, version: int, hash: str = "", bounds: Mapp
 
 def actions(body: Mapping[str, Any]) -> list[str]:
     """The names of the actions that a graph calls, in their order."""
+    return list(dict.fromkeys(one.action for one in calls(body)))
+
+
+def calls(body: Mapping[str, Any]) -> list[Calling]:
+    """Where a graph calls actions, and with what."""
     nodes = model.read(body).nodes.values()
-    return list(dict.fromkeys(node.data.action for node in nodes if isinstance(node.data, model.Act)))
+    return [
+        Calling(f"nodes.{one.id}", one.data.action, one.data.given) for one in nodes if isinstance(one.data, model.Act)
+    ]

@@ -12,18 +12,15 @@ from typing import Any
 from msgspec import UNSET, Struct, structs
 
 from perdure.core import jq
-from perdure.core.jq import tree
-from perdure.core.jq.parser import parse
 from perdure.errors import InvalidValue, NotRegistered, UsageError
-from perdure.flows import listening
+from perdure.flows import fields, given, listening
 from perdure.flows.bound import Bound, Problem, check_arguments
 from perdure.flows.graph import model
 from perdure.flows.graph.model import Model, Node, read
 from perdure.flows.graph.nodes import step_of
 from perdure.flows.graph.shape import check_shape
-from perdure.flows.listening import On
+from perdure.flows.listening import On, fields_of_listens
 from perdure.flows.registry import registry
-from perdure.flows.schema import Schema
 
 
 def check(body: Mapping[str, Any]) -> list[Problem]:
@@ -37,7 +34,8 @@ def problems_of(graph: Model, bounds: Mapping[str, Bound] | None = None) -> list
     for node in graph.nodes.values():
         if node.data is not None:
             found += _check_node(node, graph, bounds or {})
-    found += listening.problems(graph.listens, (), {})
+    found += listening.problems(graph.listens, (), graph.events)
+    found += fields_of_listens(graph.listens, {name: one.schema for name, one in graph.events.items()})
     if not any(one.where in ("nodes", "edges") for one in found):  # else there is nothing to look at
         found += check_shape(graph)
     return found
@@ -57,6 +55,11 @@ def _check_node(node: Node, graph: Model, bounds: Mapping[str, Bound]) -> Iterat
         case model.Act():
             if node.data.action not in bounds:
                 yield from _check_action(node.data, where)
+        case model.Wait(events=events):
+            for event in events:
+                yield from _check_awaited(event, graph, where)
+        case model.Person(event=event) if event:
+            yield from _check_name(event, graph, where)
         case model.Loop(name=name) if name in model.TAKEN or not name.isidentifier():
             yield Problem(where, f"items cannot be called {name!r}", "choose another name for `as`")
         case model.Switch(cases=cases):
@@ -83,12 +86,29 @@ def _check_action(data: model.Act, where: str) -> Iterator[Problem]:
         yield Problem(where, str(error), "load the code that has the action")
         return
     wrong = check_arguments(action, data.given, where)
-    yield from wrong
-    if not wrong and isinstance(data.given, dict):
-        parameters = Schema({**action.schema()["parameters"], "required": []})
-        literal = {name: value for name, value in data.given.items() if not any(_texts(value))}
-        for message in parameters.check(literal):
-            yield Problem(f"{where}.with", f"the arguments do not fit {data.action}: {message}")
+    yield from wrong or given.misfits(action, data.given, where)
+
+
+def _check_name(name: str, graph: Model, where: str) -> Iterator[Problem]:
+    if graph.events and name not in graph.events:
+        fix = f"declare it in `events`, or name one of {', '.join(graph.events)}"
+        yield Problem(where, f"it waits for {name!r}, which is not declared: nobody can send it", fix)
+
+
+def _check_awaited(event: model.Awaited, graph: Model, where: str) -> Iterator[Problem]:
+    """Whether an event can ever match: by its own schema, and by what the graph declares of it."""
+    yield from _check_name(event.name, graph, where)
+    declared = graph.events.get(event.name)
+    for schema in (event.schema, None if declared is None else declared.schema):
+        for name, value in event.match.items() if schema is not None else ():
+            assert schema is not None
+            if given.is_constant(value):
+                reason = fields.misfit(schema, [name], value)
+            else:
+                reason = f"its schema has no .{name}" if fields.at(schema, [name]) is False else ""
+            if reason:
+                fix = "mend the match or the schema"
+                yield Problem(where, f"no {event.name!r} can match: {reason}", fix)
 
 
 def _check_child(workflow: str, version: int | None, where: str) -> Iterator[Problem]:
@@ -102,30 +122,10 @@ def _check_child(workflow: str, version: int | None, where: str) -> Iterator[Pro
 def _outputs_named(data: model.Data) -> Iterator[str]:
     """The nodes whose outputs the expressions of a node name: `.outputs.x`, where `.` is still the whole."""
     for text in _texts(structs.asdict(data)):
-        try:
-            waiting: list[Any] = [parse(text)]
-        except InvalidValue:
-            continue
-        while waiting:
-            match waiting.pop():
-                case tree.Index(tree.Index(tree.Identity(), tree.Literal("outputs")), tree.Literal(str() as name)):
+        for path in fields.paths(text):
+            match path:
+                case ("outputs", str() as name, *_):
                     yield name
-                case tree.Index(term) | tree.Slice(term) | tree.Iterate(term) | tree.Negate(term):
-                    waiting.append(term)
-                case tree.Array(body):
-                    waiting.append(body)
-                case tree.Object(entries):
-                    waiting += [value for _, value in entries]
-                case tree.Pipe((first, *_)):
-                    waiting.append(first)
-                case tree.Comma(items):
-                    waiting += items
-                case tree.Binary(_, left, right) | tree.Logic(_, left, right) | tree.Otherwise(left, right):
-                    waiting += [left, right]
-                case tree.If(condition, then, orelse):
-                    waiting += [condition, then, orelse]
-                case tree.Text(parts):
-                    waiting += parts
                 case _:
                     pass
 

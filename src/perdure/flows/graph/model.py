@@ -14,9 +14,11 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from perdure.core import jq
+from perdure.errors import InvalidValue
 from perdure.flows import listening
 from perdure.flows.bound import Problem
 from perdure.flows.listening import Listen, On
+from perdure.flows.schema import Schema
 
 Length: TypeAlias = str | int | float  # a duration, or an expression that gives one
 JsonSchema: TypeAlias = dict[str, Any] | bool
@@ -82,6 +84,13 @@ class Awaited(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     match: dict[str, Any] = {}
     schema: JsonSchema | None = None
+
+
+class Declared(Struct, frozen=True, forbid_unknown_fields=True):
+    """An event that the graph takes. Where any is declared, no other can be sent."""
+
+    schema: JsonSchema | None = None
+    description: str = ""
 
 
 class Wait(Data, frozen=True, kw_only=True):
@@ -150,7 +159,7 @@ TYPES: dict[str, type[Data]] = {
 }
 #: Types whose nodes stay open for a while without work of their own: at rest there is nothing but these.
 RESTING = (Delay, Wait, Person)
-_FIELDS = {"graph", "queue", "description", "variables", "metadata", "nodes", "edges", "viewport", "listens"}
+_FIELDS = {"graph", "queue", "description", "variables", "metadata", "nodes", "edges", "viewport", "listens", "events"}
 #: Names that expressions see already.
 TAKEN = {"trigger", "outputs", "variables", "metadata", "index", "execution"}
 MOST_NODES, MOST_EDGES = 1_000, 5_000
@@ -181,6 +190,7 @@ class Model(Struct, frozen=True):
     edges: tuple[Edge, ...]
     problems: list[Problem]
     listens: tuple[Listen, ...] = ()
+    events: dict[str, Declared] = {}
 
     @property
     def starts_on(self) -> tuple[On, ...]:
@@ -215,7 +225,17 @@ def read(body: Mapping[str, Any]) -> Model:
         tuple(_edges(_field(body, "edges", list[Any], [], problems), nodes, problems)),
         problems,
         listens,
+        _declared(_field(body, "events", dict[str, Declared], {}, problems), problems),
     )
+
+
+def _declared(events: dict[str, Declared], problems: list[Problem]) -> dict[str, Declared]:
+    for name, one in events.items():
+        try:
+            Schema(True if one.schema is None else one.schema)
+        except InvalidValue as error:
+            problems.append(Problem(f"events.{name}.schema", str(error)))
+    return events
 
 
 def _field(body: Mapping[str, Any], name: str, kind: Any, default: Any, problems: list[Problem]) -> Any:

@@ -114,7 +114,7 @@ class ActStep(Step[model.Act]):
     async def work(self, at: At) -> Left:
         running: Replay = at.running
         spec = self.call.spec()
-        output = await running.act(spec, arguments(self.call.bound, at.token.given), spec.compensation)
+        output = await running.act(spec, arguments(self.call.bound, at.token.given, spec), spec.compensation)
         # One action settles in a turn, and this is still that turn.
         return Left(output, attempts=running.tries)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from perdure.core import jq
+from perdure.flows import fields
 from perdure.flows.bound import Problem
 from perdure.flows.machine.chart import Chart, Node, Transition
+from perdure.flows.machine.model import To
+from perdure.flows.schema import Schema
 
 
 def check(chart: Chart, events: Mapping[str, Any] | None = None) -> list[Problem]:
@@ -30,6 +35,27 @@ def check(chart: Chart, events: Mapping[str, Any] | None = None) -> list[Problem
         if name not in chart.events:
             found.append(Problem(f"events.{name}", "no state takes it", "add a transition", "warning"))
     return found
+
+
+def unmatched(chart: Chart, events: Mapping[str, Schema | None]) -> Iterator[Problem]:
+    """Transitions of a document that no event can cause, by what is declared of the events.
+
+    Not all events need be declared. But where a declared one is taken nowhere, one that is named almost like it was
+    meant to be that one.
+    """
+    idle = [name for name in events if name not in chart.events]
+    for node in chart.nodes.values():
+        where = f"states.{node.path}.on" if node.path else "machine.on"
+        for name, tos in node.state.on.items():
+            if name not in events and (near := difflib.get_close_matches(name, idle, 1, 0.8)):
+                message = f"no event {name!r} is declared, and nothing takes {near[0]!r}"
+                yield Problem(f"{where}.{name}", message, f"write {near[0]}, or declare {name} in `events`")
+            schema = events.get(name)
+            for to in [tos] if isinstance(tos, To | str) else tos:
+                if schema is not None and isinstance(to, To) and isinstance(to.when, str):
+                    for reason in fields.never(schema.schema, jq.expression(to.when), ("event", "payload")):
+                        fix = "mend the condition or the schema"
+                        yield Problem(f"{where}.{name}.when", f"no {name!r} can match: {reason}", fix)
 
 
 def _transitions(node: Node) -> Iterator[Transition]:

@@ -16,15 +16,16 @@ states:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perdure.core.retry import Retry
 from perdure.errors import DefinitionInvalid, InvalidValue, UsageError
 from perdure.flows import listening
 from perdure.flows.bound import Bound, Problem
+from perdure.flows.given import Calling, action_of, misfits
 from perdure.flows.machine.chart import Chart
-from perdure.flows.machine.check import check as check_chart
+from perdure.flows.machine.check import check as check_chart, unmatched
 from perdure.flows.machine.machine import Machine
 from perdure.flows.machine.model import Do, State, To
 from perdure.flows.schema import Schema
@@ -48,7 +49,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.actions: dict[str, None] = {}
+        self.calls: list[Calling] = []
 
     def machine(self, body: Mapping[str, Any]) -> State:
         self._keys(body, _MACHINE, "machine")
@@ -150,7 +151,7 @@ class Reader:
         if not action:
             self._wrong(where, "the action is missing", "write `action: charge`")
             return None
-        self.actions[action] = None
+        self.calls.append(Calling(where, action, body.get("with")))
         after = body.get("after", [])
         return Do(
             action,
@@ -204,21 +205,45 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
     """All that is wrong with a document, seen from this process: its actions must be here."""
     reader = Reader()
     root = reader.machine(body)
-    _, events = reader.schemas(body)
-    chart = Chart(root)
-    return reader.problems + check_chart(chart, events) + _listening(body, chart, events)
+    schemas = reader.schemas(body)
+    return _problems(body, reader, Chart(root), schemas)
 
 
-def _listening(body: Mapping[str, Any], chart: Chart, events: Mapping[str, Any]) -> list[Problem]:
+def _problems(
+    body: Mapping[str, Any],
+    reader: Reader,
+    chart: Chart,
+    schemas: tuple[Schema | None, dict[str, Schema | None]],
+) -> list[Problem]:
+    data, events = schemas
     listens, starts_on, wrong = listening.read(body)
-    return wrong + list(listening.problems(listens, starts_on, {**chart.events, **events}))
+    declared = {name: None if schema is None else schema.schema for name, schema in events.items()}
+    return [
+        *reader.problems,
+        *check_chart(chart, events),
+        *unmatched(chart, events),
+        *(problem for call in reader.calls for problem in _misfits(call)),
+        *wrong,
+        *listening.problems(listens, starts_on, {**chart.events, **events}),
+        *listening.fields_of_listens(listens, declared, True if data is None else data.schema),
+    ]
+
+
+def _misfits(call: Calling) -> Iterable[Problem]:
+    action = action_of(call.action)
+    return () if action is None else misfits(action, call.given, call.where)
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:
     """The names of the actions that it calls."""
+    return list(dict.fromkeys(one.action for one in calls(body)))
+
+
+def calls(body: Mapping[str, Any]) -> list[Calling]:
+    """Where it calls actions, and with what."""
     reader = Reader()
     reader.machine(body)
-    return list(reader.actions)
+    return reader.calls
 
 
 def build(
@@ -229,7 +254,8 @@ def build(
     root = reader.machine(body)
     schemas = reader.schemas(body)
     chart = Chart(root, bounds)
-    found = reader.problems + check_chart(chart, schemas[1]) + _listening(body, chart, schemas[1])
+    # What was published was checked then; a later release may check more, and must run it all the same.
+    found = reader.problems + chart.problems if hash else _problems(body, reader, chart, schemas)
     if problems := [one for one in found if one.level == "error"]:
         raise DefinitionInvalid(f"machine {body.get('machine')}", problems)
     return Machine.described(body, chart, version, hash, schemas)

@@ -288,7 +288,7 @@ class MachineRun:
         bound = task.call.bound
         spec = task.action if task.action is not None else task.call.spec()
         try:
-            given = arguments(bound, task.args(self._context(event), bound))
+            given = arguments(bound, task.args(self._context(event), bound), spec)
             result = await self._running.act(spec, given, spec.compensation)
             if task.set is not None:
                 context = self._context(event)
