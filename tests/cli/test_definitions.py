@@ -80,6 +80,16 @@ def test_validate_tells_all_that_is_wrong_and_needs_no_store(shop: Shop) -> None
     assert not (shop.folder / "shop.db").exists()
 
 
+def test_a_missing_secret_forbids_publishing_and_is_a_warning_where_there_is_no_store(shop: Shop) -> None:
+    good = put(shop, "good.json", script("good"))
+    bad = put(shop, "bad.json", script("bad", {"act": "charge", "with": ["secret://nobody"]}))
+    told = shop.run("validate", bad, "--code", "shop.py").stdout
+    assert "has no secret 'nobody'" in told and "can be published" in told
+    refused = shop.out("publish", good, bad, "--code", "shop.py", code=1)
+    assert "steps[0].with[0]" in refused and "has no secret 'nobody'" in refused
+    assert shop.json("definitions", "list") == []
+
+
 def test_a_file_that_is_not_there_is_an_error(shop: Shop) -> None:
     assert "cannot be read" in shop.error("publish", "nothing.json")
 
