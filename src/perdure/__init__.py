@@ -50,7 +50,7 @@ from perdure.flows.bound import Problem
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
 from perdure.flows.listening import Listen, On
-from perdure.flows.machine import Do, Machine, State, To
+from perdure.flows.machine import Ask, Do, Machine, State, To
 from perdure.flows.person import Escalate, Role, person, role
 from perdure.flows.secret import Secret, secret
 from perdure.flows.workflow import Workflow, workflow
@@ -77,6 +77,7 @@ __all__ = [
     "Action",
     "ActionError",
     "ActionFailed",
+    "Ask",
     "Breaker",
     "Bulk",
     "Callback",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure import Do, Machine, Retry, State, To
+from perdure import Ask, Do, Machine, Retry, State, To
 from perdure.flows.machine import build
 from perdure.flows.registry import registry
 from tests.corpus.workflows import CORPUS, Events, Member, book, fails, step
@@ -353,6 +353,39 @@ machine(
             },
             on={"leave": "end"},
         ),
+        "end": State(final=True),
+    },
+)
+
+machine(
+    "machine_that_asks",
+    *[("go", 1), ("more", 2), ("wrong", 3), ("skip", 4), ("skip", 5)],
+    args=(Count(),),
+    data=Count,
+    initial="draft",
+    states={
+        "draft": State(on={"go": "group"}),
+        "group": State(
+            initial="one",
+            person=Ask("all of it", form=int, roles=["heads"], due="1h"),
+            done=[To("end", when=lambda count, event: len(count.names) > 2, set=noted)],
+            error=To("rest", set=erred),
+            states={
+                "one": State(
+                    person=Ask(lambda count: f"one of {len(count.names)}", form=int, data=lambda count: count.names),
+                    done=To("two", set=noted),
+                    on={"more": To("one", set=noted), "skip": "two"},
+                    after={"1s": "skip"},
+                ),
+                "two": State(
+                    entry=[counts("two")],
+                    person=Ask("two", form={"type": "integer"}, assign="ada"),
+                    done=[To(when=lambda count, event: len(count.names) < 4, set=noted), To("rest", set=noted)],
+                    on={"skip": "rest"},
+                ),
+            },
+        ),
+        "rest": State(after={"500ms": To("end")}, entry=[counts("rest")]),
         "end": State(final=True),
     },
 )

@@ -276,6 +276,7 @@ class ChildSettled(Struct, frozen=True, omit_defaults=True):
     result: Raw = NULL
     error: Error | None = None
     status: str = "completed"
+    by: str = ""  # who did it, if it was a task for a person
 
 
 class Marked(Struct, frozen=True, omit_defaults=True):

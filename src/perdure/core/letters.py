@@ -63,6 +63,7 @@ class ChildLetter(Struct, frozen=True, omit_defaults=True, tag="child", tag_fiel
     status: str
     result: Raw = NULL
     error: Error | None = None
+    by: str = ""
 
 
 class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_field="is"):

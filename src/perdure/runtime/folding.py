@@ -64,7 +64,8 @@ class Mailbox:
                 )
                 course.append(event, now, letter.id)
             case mail.ChildLetter():
-                course.append(ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status), now, letter.id)
+                done = ev.ChildSettled(wish.ref, wish.id, wish.result, wish.error, wish.status, wish.by)
+                course.append(done, now, letter.id)
             case mail.ActionLetter():
                 course.notes.apart.pop(wish.ref, None)
                 if replay is None or wish.ref in replay.actions:

@@ -67,7 +67,8 @@ class Kin:
         status, _, error = summary.ended(replay.outcome)
         result = summary.result_of(replay.outcome)
         if not isinstance(workflow, Apart):
-            letter = mail.ChildLetter(ref, id_of(self._key), status, result, error)
+            by = str(replay.published.get("completed_by", "")) if workflow.name == PERSON else ""
+            letter = mail.ChildLetter(ref, id_of(self._key), status, result, error, by)
             return Mail(parent, f"/child:{ref}", mail.seal(letter))
         name, args = workflow.action.name, args_of(replay.input)
         done = mail.ActionLetter(ref, name, args, result, error, max(replay.tries, 1), replay.began)

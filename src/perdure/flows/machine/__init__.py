@@ -2,6 +2,6 @@
 
 from perdure.flows.machine.document import actions, build, calls, check
 from perdure.flows.machine.machine import Machine
-from perdure.flows.machine.model import Do, Event, State, To
+from perdure.flows.machine.model import Ask, Do, Event, State, To
 
-__all__ = ["Do", "Event", "Machine", "State", "To", "actions", "build", "calls", "check"]
+__all__ = ["Ask", "Do", "Event", "Machine", "State", "To", "actions", "build", "calls", "check"]

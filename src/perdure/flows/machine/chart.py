@@ -16,6 +16,7 @@ from perdure.errors import InvalidValue, UsageError
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound, Call, Problem, bind, bind_name, check_arguments
 from perdure.flows.machine.model import Do, Event, State, To
+from perdure.flows.machine.people import Question, question
 from perdure.flows.machine.terms import Context, condition, filler, setter, words
 from perdure.flows.registry import registry
 
@@ -50,6 +51,7 @@ class Node(Struct, eq=False):
     always: list[Transition] = []
     done: list[Transition] = []
     error: list[Transition] = []
+    question: Question | None = None
 
     @property
     def final(self) -> bool:
@@ -206,6 +208,9 @@ class Chart:
         node.always = self._transitions(node, state.always, f"{here}.always")
         node.done = self._transitions(node, state.done, f"{here}.done")
         node.error = self._transitions(node, state.error, f"{here}.error")
+        if state.person is not None:
+            ask = state.person
+            node.question = self._term(f"{here}.person", "", lambda: question(ask))
         node.after = [
             timer for key, tos in state.after.items() if (timer := self._timer(node, key, tos, f"{here}.after.{key}"))
         ]
@@ -316,7 +321,7 @@ class Chart:
         try:
             return make()
         except InvalidValue as error:
-            self._wrong(f"{where}.{what}", str(error))
+            self._wrong(f"{where}.{what}".rstrip("."), str(error))
             return None if what != "args" else filler(())
 
     def _wrong(self, where: str, message: str, fix: str = "") -> None:

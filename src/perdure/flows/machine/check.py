@@ -28,7 +28,8 @@ def check(chart: Chart, events: Mapping[str, Any] | None = None) -> list[Problem
             found.append(Problem(where, "no transition leads here", "add one, or take the state out"))
         found += _ends(node, where)
         found += _timers(chart, node, where)
-        if node.done and not any(child.final for child in node.children.values()):
+        found += _asks(node, where)
+        if node.done and node.state.person is None and not any(child.final for child in node.children.values()):
             found.append(Problem(f"{where}.done", "there is no final state inside", "mark one as final"))
     found += _circles(chart)
     for name in events or {}:
@@ -83,12 +84,20 @@ def _reached(chart: Chart) -> set[Node]:
 def _ends(node: Node, where: str) -> Iterator[Problem]:
     state = node.state
     if state.final:
-        if state.on or state.after or state.always or state.states or state.exit:
-            yield Problem(where, "a final state is the end: it has no transitions, timers or states inside")
+        if state.on or state.after or state.always or state.states or state.exit or state.person:
+            yield Problem(where, "a final state is the end: it has no transitions, timers, tasks or states inside")
     elif not node.children and all(
         one.target is None or one.target.leaf() is node for around in node.line() for one in _transitions(around)
     ):
         yield Problem(where, "nothing leads out of it", "mark it as final, or add a transition", "warning")
+
+
+def _asks(node: Node, where: str) -> Iterator[Problem]:
+    if node.state.person is not None and not node.state.final:
+        if not node.state.person.task:
+            yield Problem(f"{where}.person", "the task has no title", "write `task: Approve it`")
+        if not node.done:
+            yield Problem(f"{where}.person", "nothing follows when it is done", "add `done`, as `done: approved`")
 
 
 def _timers(chart: Chart, node: Node, where: str) -> Iterator[Problem]:

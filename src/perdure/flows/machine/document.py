@@ -27,7 +27,7 @@ from perdure.flows.given import Calling, action_of, misfits
 from perdure.flows.machine.chart import Chart
 from perdure.flows.machine.check import check as check_chart, unmatched
 from perdure.flows.machine.machine import Machine
-from perdure.flows.machine.model import Do, State, To
+from perdure.flows.machine.model import Ask, Do, State, To
 from perdure.flows.schema import Schema
 
 _MACHINE = (
@@ -36,8 +36,9 @@ _MACHINE = (
 )
 _STATE = (
     *("on", "entry", "exit", "after", "always", "done", "error", "final", "settles", "initial", "states"),
-    "description",
+    *("description", "person"),
 )
+_ASK = ("task", "form", "assign", "roles", "with", "due", "priority", "description")
 _TO = ("to", "when", "do", "set", "roles", "description")
 _DO = ("action", "with", "name", "after", "set", "retries", "timeout", "optional", "description")
 _RETRIES = ("attempts", "first", "factor", "cap", "jitter", "elapsed")
@@ -109,6 +110,28 @@ class Reader:
             initial=self._kind(body, "initial", where, str) or "",
             states=self._states(body, where),
             description=self._kind(body, "description", where, str) or "",
+            person=self._ask(body.get("person"), f"{where}.person"),
+        )
+
+    def _ask(self, body: Any, where: str) -> Ask | None:
+        if body is None or not self._is(body, dict, where):
+            return None
+        self._keys(body, _ASK, where)
+        form, priority = body.get("form"), body.get("priority", 0)
+        if not isinstance(form, dict | bool | None):
+            self._wrong(f"{where}.form", "it is not a JSON Schema")
+            form = None
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            self._wrong(f"{where}.priority", f"{str(priority)[:60]!r} is not a number")
+            priority = 0
+        return Ask(
+            self._kind(body, "task", where, str) or "",
+            form,
+            self._kind(body, "assign", where, str) or "",
+            tuple(map(str, self._kind(body, "roles", where, list) or ())),
+            body.get("with"),
+            body.get("due"),
+            priority,
         )
 
     def _on(self, body: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.listening import Listen, On
 from perdure.flows.machine.chart import Chart, Node
 from perdure.flows.machine.check import check
-from perdure.flows.machine.model import Do, Event, State, To, Tos
+from perdure.flows.machine.model import Ask, Do, Event, State, To, Tos
 from perdure.flows.machine.picture import draw
 from perdure.flows.machine.run import MachineRun, Position, Wanted
 from perdure.flows.machine.terms import Context
@@ -196,7 +196,8 @@ class Machine(Described, Generic[D]):
         at = _position(position)
         if problems := self.fits(position):
             raise Undecodable(f"{running.key} cannot go on with {self.definition}: {problems[0]}")
-        return MachineRun(self, running, self.decode(at.data), self.chart.nodes[at.state]).resume(at.due)
+        node = self.chart.nodes[at.state]
+        return MachineRun(self, running, self.decode(at.data), node, at.tasks).resume(at.due)
 
     def undo_of(self, owed: ev.Owed) -> Action[..., Any]:
         return self.chart.undos.get(owed.undo) or super().undo_of(owed)
@@ -297,7 +298,7 @@ def functions(*parts: Any) -> list[Callable[..., Any]]:
         one = waiting.pop()
         if isinstance(one, Action):
             continue
-        if isinstance(one, Do | To | State):
+        if isinstance(one, Ask | Do | To | State):
             waiting += structs.asdict(one).values()
         elif isinstance(one, Mapping):
             waiting += one.values()
@@ -312,8 +313,10 @@ def _plain(value: Any) -> Any:
     """A machine as data, for its fingerprint: functions by that of their code, actions by their names."""
     if isinstance(value, Action):
         return f"{value.name}@{value.version}"
-    if isinstance(value, Do | To | State):
-        return {name: _plain(part) for name, part in structs.asdict(value).items()}
+    if isinstance(value, Ask | Do | To | State):
+        # What came with a later release is left out where it is not used, so that fingerprints stay what they were.
+        parts = {name: part for name, part in structs.asdict(value).items() if name != "person" or part is not None}
+        return {name: _plain(part) for name, part in parts.items()}
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -54,6 +54,23 @@ class Do(Struct, frozen=True):
     optional: bool = False
 
 
+class Ask(Struct, frozen=True):
+    """A task for a person, open as long as a state lasts: `Ask("Approve it", form=Approval, roles=["managers"])`.
+
+    `task` is its title, `assign` a user, `data` what it is about: values, which may be expressions on `.data`, or
+    functions of the data. `form` is a type, or a JSON Schema. When it is `due` is told to people; what happens then is
+    a matter of `after`.
+    """
+
+    task: Any
+    form: Any = None
+    assign: Any = ""
+    roles: Sequence[str] = ()
+    data: Any = None
+    due: Duration | None = None
+    priority: int = 0
+
+
 class To(Struct, frozen=True):
     """A transition. Without a target it leaves no state: its actions run, and the data may change."""
 
@@ -76,10 +93,11 @@ class State(Struct, frozen=True, kw_only=True):
     exit: Sequence[Do | Action[..., Any] | str] = ()
     after: Mapping[str, Tos] = {}  # a duration, and the event or the transition that follows if the state lasts so long
     always: Tos = ()  # taken as soon as its condition holds, without an event
-    done: Tos = ()  # taken when a final state inside is reached
+    done: Tos = ()  # taken when a final state inside is reached, or when the person has done the task
     error: Tos = ()  # taken when an action on the way in, or of a state inside, has failed
     final: bool = False
     settles: bool = False  # once here, nothing that was done before is undone any more
     initial: str = ""
     states: Mapping[str, State] = {}
     description: str = ""
+    person: Ask | None = None

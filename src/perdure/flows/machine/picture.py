@@ -50,6 +50,8 @@ def _start(node: Node) -> str:
 
 
 def _notes(node: Node) -> Iterator[str]:
+    if node.state.person is not None:
+        yield "asks" if callable(node.state.person.task) else f"asks: {node.state.person.task}"
     if node.entry:
         yield f"in: {_names(node.entry)}"
     if node.exit:

@@ -8,13 +8,15 @@ Rules kept here:
   is done, within a list as `after` says.
 - When a step is over, the position goes into the log and replay begins there, so a machine never gets slower. While
   events wait, a checkpoint comes at the latest when half of them are done: what waits is part of it.
+- What a state asks a person is asked when the machine rests in it, and withdrawn by whatever leaves it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,11 +25,12 @@ from msgspec import Raw, Struct
 from perdure.core import events as ev
 from perdure.core.commands import Waiter
 from perdure.core.replay import Replay
-from perdure.errors import ActionFailed, LimitReached
+from perdure.errors import ActionFailed, InvalidValue, LimitReached
 from perdure.flows.bound import arguments
 from perdure.flows.described import checkpoint
 from perdure.flows.machine.chart import Node, Step, Task, Timer, Transition
 from perdure.flows.machine.model import Event
+from perdure.flows.machine.people import Desk, is_outcome
 from perdure.flows.machine.terms import Context
 
 if TYPE_CHECKING:
@@ -36,20 +39,25 @@ if TYPE_CHECKING:
 #: Transitions without an event in a row; after so many a machine goes round in circles.
 _MICROSTEPS = 100
 ERROR = "error"
+_NO_TASKS: Mapping[str, int] = {}
 
 
 class Position(Struct, frozen=True, omit_defaults=True):
-    """Where a machine is between two events. `due` has the running timers: state, key, and the loop's time."""
+    """Where a machine is between two events. `due` has the running timers: state, key, and the loop's time.
+
+    `tasks` are those that people were asked to do, by the states that asked.
+    """
 
     state: str
     data: Raw
     due: dict[str, dict[str, float]] = {}
+    tasks: dict[str, int] = {}
 
 
 class Failure(Struct, frozen=True):
-    """An action of a step that failed, and those that did not run because of it."""
+    """An action of a step, or a task for a person, that failed, and those that did not run because of it."""
 
-    task: Task
+    name: str
     error: ActionFailed
     blocked: tuple[str, ...] = ()
 
@@ -57,7 +65,14 @@ class Failure(Struct, frozen=True):
 class MachineRun:
     """One execution of a machine. See the module."""
 
-    def __init__(self, machine: Machine[Any], running: Replay, data: Any, leaf: Node | None) -> None:
+    def __init__(
+        self,
+        machine: Machine[Any],
+        running: Replay,
+        data: Any,
+        leaf: Node | None,
+        tasks: Mapping[str, int] = _NO_TASKS,
+    ) -> None:
         self._machine = machine
         self._chart = machine.chart
         self._running = running
@@ -66,6 +81,7 @@ class MachineRun:
         self._handles: dict[str, dict[str, asyncio.TimerHandle]] = {}
         self._fired: deque[tuple[Node, Timer]] = deque()
         self._waiter: Waiter | None = None
+        self._desk = Desk(running, tasks)
         self._since = 0  # steps since the last checkpoint
 
     async def begin(self) -> Any:
@@ -89,6 +105,15 @@ class MachineRun:
         return self._leaf
 
     async def _live(self, stepped: bool) -> Any:
+        """To the end, or the next checkpoint. Who leaves otherwise leaves nobody asked."""
+        try:
+            return await self._rounds(stepped)
+        except (Exception, asyncio.CancelledError):
+            if not self._running.loop.closed:
+                self._desk.close()
+            raise
+
+    async def _rounds(self, stepped: bool) -> Any:
         """After a step: the end, or a checkpoint; then the next event."""
         while True:
             if stepped:
@@ -101,6 +126,9 @@ class MachineRun:
                 if self._since >= len(self._running.buffer):
                     self._running.published = shown
                     checkpoint(self._running, self.position())
+            if (failed := self._ask()) is not None:
+                stepped = await self._not_done(*failed)
+                continue
             self._running.position = self.position
             found = await self._next()
             self._running.position = None
@@ -117,7 +145,7 @@ class MachineRun:
             for path, handles in self._handles.items()
             if handles
         }
-        return Position(self.leaf.path, self._machine.encode(self._data), due)
+        return Position(self.leaf.path, self._machine.encode(self._data), due, dict(self._desk.open))
 
     # Waiting.
 
@@ -145,10 +173,60 @@ class MachineRun:
             self._running.unlisten(waiter)
             waiter.future.set_result(((node, timer), None))
 
+    # Asking people.
+
+    def _ask(self) -> tuple[Node, ev.Error] | None:
+        """Let exactly those tasks be open that the states ask for in which the machine rests; or say what failed."""
+        asking = {node.path: node for node in self.leaf.line() if node.question is not None}
+        for path in [path for path in self._desk.open if path not in asking]:
+            self._desk.withdraw(path)  # this version of the machine does not ask for it
+        for path, node in reversed(asking.items()):
+            assert node.question is not None
+            try:
+                self._desk.ask(path, partial(node.question.order, path, self._context(Event(""))))
+            except Exception as error:  # of its expressions and functions
+                return node, ev.Error(type(error).__name__, str(error))
+        return None
+
+    async def _told(self, received: ev.Received) -> bool:
+        """A task has come to its end."""
+        settled = self._desk.settled(received)
+        if settled is None:
+            self._running.reject(received, "the state that asked for it was left before")
+            return False
+        path, told = settled
+        node = self._chart.nodes[path]
+        if told.error is not None:
+            return await self._not_done(node, told.error)
+        assert node.question is not None
+        try:
+            event = Event(f"done {path}", node.question.read(told.result), "", told.by)
+        except InvalidValue as error:
+            self._running.reject(received, str(error))
+            return False
+        chosen = self._choose(event, node.done)
+        if isinstance(chosen, str):
+            self._running.reject(received, chosen)
+            return False
+        await self._move(*chosen, event)
+        return True
+
+    async def _not_done(self, node: Node, error: ev.Error) -> bool:
+        """The task could not be asked for, or somebody has cancelled it."""
+        failed = ActionFailed(error.message, node.path, error.type)
+        wrong = Event(ERROR, _described([Failure(node.path, failed)]))
+        for around in node.line():
+            if around.error and not isinstance(chosen := self._choose(wrong, around.error), str):
+                await self._move(*chosen, wrong)
+                return True
+        raise failed
+
     # Deciding.
 
     async def _take(self, received: ev.Received) -> bool:
         """Judge an event from outside."""
+        if is_outcome(received):
+            return await self._told(received)
         payload = self._machine.payload(received)
         event = Event(received.name, payload, received.id, received.by, received.roles)
         chosen = self._choose(event)
@@ -237,6 +315,7 @@ class MachineRun:
             ev.StateChanged(before, step.leaf.path, event.name, event.id, event.by, inner=not step.entered)
         )
         for node in step.left:
+            self._desk.withdraw(node.path)
             for handle in self._handles.pop(node.path, {}).values():
                 handle.cancel()
         gone = set(step.left)
@@ -263,7 +342,7 @@ class MachineRun:
         """Run actions as their `after` allows, side by side. A failed one keeps back only those that come after it."""
         if len(tasks) == 1:
             failed = await self._run(tasks[0], event)
-            return [] if failed is None or tasks[0].optional else [Failure(tasks[0], failed)]
+            return [] if failed is None or tasks[0].optional else [Failure(tasks[0].name, failed)]
         waiting = {task.name: task for task in tasks}
         under_way: dict[asyncio.Task[ActionFailed | None], Task] = {}
         done: set[str] = set()
@@ -282,7 +361,7 @@ class MachineRun:
                 else:
                     failures[task.name] = failed
         blocked = tuple(waiting)
-        return [Failure(task, failures[task.name], blocked) for task in tasks if task.name in failures]
+        return [Failure(task.name, failures[task.name], blocked) for task in tasks if task.name in failures]
 
     async def _run(self, task: Task, event: Event) -> ActionFailed | None:
         bound = task.call.bound
@@ -308,10 +387,10 @@ def _described(failures: Sequence[Failure]) -> dict[str, Any]:
     """What an `error` transition learns."""
     first = failures[0]
     return {
-        "action": first.task.name,
+        "action": first.name,
         "type": first.error.type,
         "message": str(first.error),
-        "failed": [one.task.name for one in failures],
+        "failed": [one.name for one in failures],
         "blocked": list(first.blocked),
     }
 
