@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Ask, Do, ExecutionFailed, Machine, Run, State, To, action
+from perdure import Ask, Do, ExecutionFailed, InvalidValue, Machine, Run, State, To, action
 from perdure.core import events as ev
 from perdure.flows.machine import build, check
 from perdure.flows.registry import registry
+from perdure.flows.rehearsal import rehearse
 from perdure.runtime.tasks import Task
 from perdure.testing import World
 
@@ -296,6 +297,21 @@ def test_something_follows_a_task_and_no_task_is_asked_at_the_end() -> None:
         ("states.review.person", "nothing follows when it is done"),
         ("states.late", "a final state is the end: it has no transitions, timers, tasks or states inside"),
     ]
+
+
+def test_a_rehearsal_answers_for_the_person() -> None:
+    machine = build(document("asking-rehearsed"))
+    leave = {"who": "ann", "days": 3}
+    given = {"person:review": {"returns": {"ok": True}, "by": "bob", "takes": "2h"}}
+    done = rehearse(machine, leave, results=given)
+    assert (done.status, done.result) == ("completed", {"by": "bob", "why": None})
+    late = rehearse(machine, leave, results={"person:review": {"returns": {"ok": True}, "takes": "4d"}})
+    assert (late.status, late.state.current) == ("completed", "late")
+    assert rehearse(machine, leave).state.current == "late"
+    failed = rehearse(machine, leave, results={"person:review": {"raises": "Cancelled"}})
+    assert failed.result == {"by": None, "why": "Cancelled"}
+    with pytest.raises(InvalidValue, match="the result given for person:review does not fit"):
+        rehearse(machine, leave, results={"person:review": {"returns": 5}})
 
 
 def test_a_picture_shows_what_is_asked() -> None:

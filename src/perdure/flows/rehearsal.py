@@ -3,8 +3,9 @@
     rehearsal = rehearse(order, {"total": 20}, results={"charge": "r-1"}, events=[Cue("ship", roles=("packer",))])
     rehearsal.status, rehearsal.log
 
-Actions are never run: the result of each is looked up by its name, a child's by that of its workflow. Events come when
-nothing else is left to do, in their order, or after a time of their own; timers fire when nothing else can happen.
+Actions are never run: the result of each is looked up by its name, a child's by that of its workflow, and what a person
+hands in by the task: `person:approve`. Events come when nothing else is left to do, in their order, or after a time of
+their own; timers fire when nothing else can happen.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from perdure.core import events as ev, summary, view
 from perdure.core.codec import encode
 from perdure.core.commands import Asked, Limits
 from perdure.core.durations import micros
-from perdure.core.records import Row, key_of
+from perdure.core.records import PERSON, Row, key_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.errors import InvalidValue, UsageError
+from perdure.flows.schema import Schema
+from perdure.flows.task import read_order
 from perdure.flows.workflow import Workflow
 
 #: Inputs of one rehearsal; after so many it is called off.
@@ -54,6 +57,14 @@ class Outcome(Struct, frozen=True, forbid_unknown_fields=True):
     returns: Any = None
     raises: str = ""  # the class of the error, or the class and a message: "ValueError: too much"
     takes: float | str = 0
+    by: str = ""  # whom, if it is a task for a person
+
+
+class _Task(Struct, frozen=True):
+    """What a person is asked: under which name an answer is given, and what it has to fit."""
+
+    name: str
+    form: dict[str, Any] | bool | None
 
 
 class Rehearsal(Struct, frozen=True):
@@ -102,6 +113,7 @@ class _Stage:
         self._sent = 0
         self._under_way: dict[int, int] = {}  # when actions and children are done
         self._needs: list[str] = []
+        self._tasks: dict[int, _Task] = {}  # what people were asked
 
     def play(self) -> Rehearsal:
         input = Raw(self._workflow.signature.encode(self._args, {}))
@@ -134,7 +146,9 @@ class _Stage:
         for ref, asked in sorted({**replay.actions, **replay.children}.items()):
             if ref not in self._under_way and not self._plan(ref, asked):
                 return False
-        wanted = replay.actions.keys() | replay.children.keys()
+        for ref in sorted(replay.lasting):
+            self._answer(ref)
+        wanted = replay.actions.keys() | replay.children.keys() | replay.lasting
         moments = [(due, 0, ref) for ref, due in self._under_way.items() if ref in wanted]
         if not moments and self._cues:
             self._send(self._cues.pop(0))
@@ -155,8 +169,13 @@ class _Stage:
             self._feed(ev.TimerFired(ref, due))
         return True
 
+    def _answer(self, ref: int) -> None:
+        """A task that a machine or a graph waits for, beside other things: nobody has to do it."""
+        if ref not in self._under_way and (outcomes := self._script.get(self._tasks[ref].name)):
+            self._under_way[ref] = self._now + micros(outcomes[0].takes)
+
     def _plan(self, ref: int, asked: Asked) -> bool:
-        name = asked.spec.name
+        name = self._called(asked)
         if name in _OWN and name not in self._script:
             self._script[name] = [Outcome(_OWN[name])]
         outcomes = self._script.get(name)
@@ -166,22 +185,33 @@ class _Stage:
         self._under_way[ref] = self._now + micros(outcomes[0].takes)
         return True
 
+    def _called(self, asked: Asked) -> str:
+        """Under which name its result is given."""
+        task = f"{PERSON}{read_order(asked.args).name}" if asked.spec.name == PERSON else ""
+        return task if task in self._script else asked.spec.name
+
     def _settle(self, ref: int) -> None:
         del self._under_way[ref]
-        asked = self._replay.actions.get(ref) or self._replay.children[ref]
-        outcomes = self._script[asked.spec.name]
+        asked = self._replay.actions.get(ref) or self._replay.children.get(ref)
+        outcomes = self._script[self._tasks[ref].name if asked is None else self._called(asked)]
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
         kind, _, message = outcome.raises.partition(":")
         error = ev.Error(kind.strip(), message.strip()) if kind else None
-        result = ev.NULL if error is not None else self._checked(asked, outcome.returns)
-        if ref in self._replay.actions:
+        result = ev.NULL if error is not None else self._checked(ref, asked, outcome.returns)
+        if asked is not None and ref in self._replay.actions:
             self._feed(ev.ActionSettled(ref, asked.spec.name, asked.args, result, error, 1, self._now))
         else:
             status = "completed" if error is None else "failed"
-            self._feed(ev.ChildSettled(ref, f"{self._replay.key.partition('/')[2]}.{ref}", result, error, status))
+            id = f"{self._replay.key.partition('/')[2]}.{ref}"
+            self._feed(ev.ChildSettled(ref, id, result, error, status, outcome.by))
 
-    def _checked(self, asked: Asked, value: Any) -> Raw:
+    def _checked(self, ref: int, asked: Asked | None, value: Any) -> Raw:
         result = Raw(encode(value))
+        if asked is None:
+            task = self._tasks[ref]
+            if task.form is not None:
+                Schema(task.form).refuse(msgspec.json.decode(result), f"the result given for {task.name}")
+            return result
         signature: Signature | None = getattr(asked.spec, "signature", None)
         try:
             if signature is not None:
@@ -202,6 +232,9 @@ class _Stage:
         self._replay.feed(event, len(self._rows), self._now)
         for output in self._replay.take():
             self._write(output)
+            if isinstance(output, ev.ChildStarted) and output.workflow == PERSON:
+                order = read_order(output.input)
+                self._tasks[output.ref] = _Task(f"{PERSON}{order.name}", order.form)
         self._replay.child_stops.clear()
         if isinstance(self._replay.outcome, ev.Restarted):
             self._feed(self._replay.outcome)
@@ -220,4 +253,4 @@ def _outcomes(name: str, given: Any) -> list[Outcome]:
 
 
 def _is_outcome(given: Any) -> bool:
-    return isinstance(given, dict) and bool(given) and given.keys() <= {"returns", "raises", "takes"}
+    return isinstance(given, dict) and bool(given) and given.keys() <= {"returns", "raises", "takes", "by"}
