@@ -745,7 +745,7 @@ def test_a_child_is_started_under_a_name_of_its_own() -> None:
 
 
 #: A fork asks people anew, under refs of its own, so it does not stand where the original did.
-UNLIKE = ("restarting", "graph_that_asks")
+UNLIKE = ("restarting", "graph_that_asks", "machine_that_asks")
 
 
 @pytest.mark.parametrize("case", [case for case in RECORDED if case.member not in UNLIKE], ids=str)

@@ -79,6 +79,16 @@ async def start(world: World, name: str, **person: Any) -> Run[Any]:
     return run
 
 
+async def start_noted(world: World, name: str) -> Run[Any]:
+    """It takes a `note` without leaving the state; after every step there is a checkpoint."""
+    body = document(name)
+    body["states"]["review"]["on"]["note"] = {"set": {"days": "${ .data.days + 1 }"}}
+    machine = build(body)
+    registry.add_workflow(machine)
+    run: Run[Any] = await world.start(machine, {"who": "ann", "days": 3})
+    return run
+
+
 def rejected(rows: list[Any]) -> list[str]:
     return [one.reason for one in map(ev.read, rows) if isinstance(one, ev.EventRejected)]
 
@@ -181,11 +191,7 @@ async def test_the_outcome_of_a_task_cannot_be_pretended(world: World) -> None:
 
 
 async def test_a_task_outlives_crashes_and_checkpoints(world: World) -> None:
-    body = document("asking-lasting")
-    body["states"]["review"]["on"]["note"] = {"set": {"days": "${ .data.days + 1 }"}}  # every step is a checkpoint
-    machine = build(body)
-    registry.add_workflow(machine)
-    run: Run[Any] = await world.start(machine, {"who": "ann", "days": 3})
+    run = await start_noted(world, "asking-lasting")
     task = await the_task(world, run)
     await run.send("note")
     await world.crash()
@@ -193,6 +199,19 @@ async def test_a_task_outlives_crashes_and_checkpoints(world: World) -> None:
     assert (await the_task(world, run)).id == task.id
     await world.app.tasks.complete(task.id, {"ok": True}, by="bob", roles=["heads"])
     assert (await run.result())["by"] == "bob"
+
+
+async def test_a_fork_asks_for_itself(world: World) -> None:
+    run = await start_noted(world, "asking-forked")
+    task = await the_task(world, run)
+    await run.send("note")
+    assert (await the_task(world, run)).id == task.id
+    fork = await run.fork(id="the-fork")
+    other = await the_task(world, fork)
+    assert other.id != task.id
+    await world.app.tasks.complete(other.id, {"ok": True}, by="bob", roles=["heads"])
+    assert (await fork.result())["by"] == "bob"
+    assert (await world.app.tasks.get(task.id)).status == "open"
 
 
 async def test_in_python_forms_are_types_and_words_are_functions(world: World) -> None:

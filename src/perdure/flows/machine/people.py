@@ -79,7 +79,9 @@ class Desk:
 
     def __init__(self, running: Replay, open: Mapping[str, int]) -> None:
         self._running = running
-        self.open = dict(open)
+        # A fork has the position of the original, but not its tasks: it asks for those that are not done.
+        told = {received.id for received in running.buffer}
+        self.open = {path: ref for path, ref in open.items() if ref in running.lasting or f"{_CHILD}{ref}" in told}
 
     def ask(self, path: str, order: Callable[[], Order]) -> None:
         if path not in self.open:
