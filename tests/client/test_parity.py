@@ -67,6 +67,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
         "since_restart": _INSIDE,
     },
     Definitions: {
+        "examine": "`validate` of the client says it: the server has the store",
         "draft": "the API has no route for drafts, but for reading one",
         "publish_draft": "the API has no route for drafts, but for reading one",
         "import_": "the API has no route for it: versions of others are brought by whoever has the store",
