@@ -62,7 +62,6 @@ class People:
         return caller_of(tenant, user, roles.split(","), "test")
 
 
-TAGS = {"executions", "events", "definitions", "hooks"}
 Test = Callable[["Door"], Awaitable[None]]
 
 
@@ -320,74 +319,6 @@ def test_the_roles_of_the_credential_go_with_the_event() -> None:
         assert (await door("POST", "/v1/executions/d1/events", {"name": "push"})).status_code == 202
 
     served(main)
-
-
-def test_a_foreign_tenant_sees_nothing() -> None:
-    paths = [
-        ("GET", "/v1/executions/h1", None),
-        ("GET", "/v1/executions/h1/state", None),
-        ("GET", "/v1/executions/h1/log", None),
-        ("GET", "/v1/executions/h1/stream", None),
-        ("GET", "/v1/executions/h1/why", None),
-        ("GET", "/v1/executions/h1/result", None),
-        ("GET", "/v1/executions/h1/diagram", None),
-        ("POST", "/v1/executions/h1/events", {"name": "go", "payload": 1}),
-        ("POST", "/v1/executions/h1/events/batch", [{"name": "go", "payload": 1}]),
-        ("GET", "/v1/executions/h1/events/e1", None),
-        ("POST", "/v1/executions/h1/pause", {}),
-        ("POST", "/v1/executions/h1/resume", {}),
-        ("POST", "/v1/executions/h1/cancel", {}),
-        ("POST", "/v1/executions/h1/retry", {}),
-        ("POST", "/v1/executions/h1/fork", {}),
-        ("POST", "/v1/executions/h1/migrate", {"version": 2}),
-        ("GET", "/v1/definitions/http-door", None),
-        ("GET", "/v1/definitions/http-door/history", None),
-        ("POST", "/v1/definitions/http-door/deprecate", {"version": 1}),
-        ("POST", "/v1/definitions/http-door/restore", {"version": 1}),
-        ("GET", "/v1/hooks/http-door", None),
-        ("PUT", "/v1/hooks/http-door/secret", {"secret": "file:x"}),
-        ("DELETE", "/v1/hooks/http-door", None),
-    ]
-    # Modules with tests of their own ask there.
-    named = {(one.method, one.path) for one in ALL if "{" in one.path and one.tag in TAGS and one.scope is not None}
-    words = {"h1": "{id}", "http-door": "{name}", "e1": "{event_id}"}
-    assert {(m, "/".join(words.get(word, word) for word in p.split("/"))) for m, p, _ in paths} == named
-
-    async def main(door: Door) -> None:
-        await door.start()
-        await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": 7, "id": "e1"})
-        await door("POST", "/v1/definitions", {"definition": MACHINE})
-        does = {"do": "start", "workflow": "http-hello"}
-        await door("POST", "/v1/hooks", {"name": "http-door", "does": does, "secret": "file:x"})
-        door.who = "evil:eve:admin"
-        for method, path, body in paths:
-            answer = await door(method, path, body)
-            assert answer.status_code == 404, (method, path, answer.text)
-            assert "ann" not in answer.text
-        assert (await door("GET", "/v1/executions")).json()["executions"] == []
-        assert (await door("GET", "/v1/definitions")).json()["definitions"] == []
-
-    served(main)
-
-
-@pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.method} {one.path}")
-def test_every_route_needs_a_credential_with_its_scope(one: Any) -> None:
-    path = one.path.replace("{id}", "h1").replace("{name}", "x").replace("{event_id}", "e1")
-
-    async def main(door: Door) -> None:
-        body = None if one.method == "GET" else {}
-        door.who = "nobody"
-        answer = await door(one.method, path, body)
-        if one.scope is None:
-            # What is signed needs no credential, but the signature.
-            assert answer.status_code == (401 if "{tenant}" in path else 200)
-            return
-        assert answer.headers["www-authenticate"] == "Bearer"
-        problem(answer, 401, "unauthenticated")
-        door.who = "acme:eve:owner"  # a word of the business, not of the API
-        problem(await door(one.method, path, body), 403, "not-allowed")
-
-    served(main, working=False)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_a_cancel_is_noted_with_all_that_matters() -> None:
             "reason": "out of stock",
             "credential": "test",
             "request": "r-17",
+            "roles": ["admin", "owner"],
         }
 
     served(main)

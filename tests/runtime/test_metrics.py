@@ -200,6 +200,14 @@ async def test_the_backlog_is_what_the_store_says(world: World) -> None:
     assert "perdure_backlog{" not in metrics.text()
 
 
+def test_the_backlog_of_external_tasks_names_no_tenant() -> None:
+    metrics = Metrics()
+    metrics.waiting([Backlog("external:acme/gpu", 7, 3_000_000), Backlog("external:mill/gpu", 2, 1_000_000)], 3_500_000)
+    assert 'perdure_backlog{queue="external:gpu"} 9\n' in metrics.text()
+    assert 'perdure_backlog_oldest_seconds{queue="external:gpu"} 2.5\n' in metrics.text()
+    assert "acme" not in metrics.text() and "mill" not in metrics.text()
+
+
 def test_a_scrape_shows_a_queue_that_nobody_serves(tmp_path: Path) -> None:
     from tests.runtime.test_health import ask
 

@@ -56,6 +56,11 @@ def is_external(queue: str) -> bool:
     return queue.startswith(EXTERNAL)
 
 
+def queue_of_all(queue: str) -> str:
+    """What a queue is called where no tenant may be named: those of external tasks have the same name for all."""
+    return EXTERNAL + id_of(queue) if is_external(queue) else queue
+
+
 def id_of(key: str) -> str:
     return key.partition("/")[2]
 

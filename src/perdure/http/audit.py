@@ -59,6 +59,7 @@ async def note(route: Route, call: Call[Any, Any]) -> None:
         str(getattr(call.body, "reason", "") or getattr(call.body, "note", "")),
         caller.credential,
         request=_request_id(call),
+        roles=caller.named,
     )
     await call.app.audit.note(act, tenant=call.tenant)
 

@@ -38,9 +38,10 @@ class Caller(Struct, frozen=True):
 
     tenant: str
     user: str = ""
-    roles: tuple[str, ...] = ()  # those of the business
+    roles: tuple[str, ...] = ()  # those of the business; they go along with events
     scopes: frozenset[Scope] = frozenset()
     credential: str = ""  # what it was, for audits: key:ID, token:ID or open; never the credential itself
+    named: tuple[str, ...] = ()  # all roles in it, for audits
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -60,7 +61,8 @@ def caller_of(tenant: str, user: str, named: Iterable[str], credential: str) -> 
     """Whom a valid credential stands for; `named` are the roles in it, of both sorts."""
     roles = dict.fromkeys(named)
     scopes = frozenset[Scope]().union(*(ROLES[role] for role in roles if role in ROLES))
-    return Caller(tenant, user, tuple(role for role in roles if role not in ROLES), scopes, credential)
+    own = tuple(role for role in roles if role not in ROLES)
+    return Caller(tenant, user, own, scopes, credential, tuple(role for role in roles if role))
 
 
 def is_tenant(name: str) -> bool:

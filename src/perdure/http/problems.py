@@ -1,7 +1,8 @@
 """Errors as RFC 9457 problem details: a stable type, what happened, and what to do.
 
 The classes of errors decide, not their words. A failure that nobody foresaw says nothing of itself but an id, under
-which the log of the process has the rest.
+which the log of the process has the rest; a failure of the store says what it means for the caller, for its own words
+name addresses and files.
 """
 
 from __future__ import annotations
@@ -68,6 +69,17 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.KeyringError, 503),
     (errors.StoreError, 503),
 ]
+#: What the caller is told of these, instead of what they say themselves. The first class that fits decides.
+_INSIDE: list[tuple[type[BaseException], str]] = [
+    (errors.OutcomeUnknown, "the store did not say whether it was done: repeat it with the same ids"),
+    (errors.StoreFull, "the store has no space left; nothing was written"),
+    (errors.StoreReadOnly, "the store takes no writes at present; nothing was written"),
+    (errors.StoreOutdated, "the store is of another version than this server; nothing was written"),
+    (errors.StoreUnavailable, "the store does not answer in time; nothing was written: try again"),
+    (errors.StoreError, "the store could not do it; nothing was written"),
+    (errors.KeyShredded, "the keys of this data were destroyed, and it can never be read again"),
+    (errors.KeyringError, "the keys of this data cannot be had at present: try again"),
+]
 _RETRY = {"Retry-After": "1"}
 
 
@@ -86,7 +98,7 @@ def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[st
     for kind, status in STATUS:
         if isinstance(error, kind):
             return _known(error, status, instance), _headers(error, status)
-    number = uuid.uuid4().hex[:12]
+    number = _number()
     log.error("%s: a request failed", number, exc_info=error)
     detail = f"something went wrong here, not with the request; the log of the server has it under {number}"
     return Problem(type_of("Internal"), "Internal", 500, detail, instance), {}
@@ -96,7 +108,20 @@ def _known(error: BaseException, status: int, instance: str) -> Problem:
     name = type(error).__name__
     found = [msgspec.to_builtins(one) for one in getattr(error, "problems", ())]
     execution = str(getattr(error, "key", "") or "").partition("/")[2]
-    return Problem(type_of(name), name, status, str(error), instance, execution, found)
+    return Problem(type_of(name), name, status, _words(error), instance, execution, found)
+
+
+def _words(error: BaseException) -> str:
+    for kind, text in _INSIDE:
+        if isinstance(error, kind):
+            number = _number()
+            log.warning("%s: %s", number, error)
+            return f"{text} (the log of the server has more under {number})"
+    return str(error)
+
+
+def _number() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 def _headers(error: BaseException, status: int) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ administers is noted in the audit before it is done; an answer is sent only when
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from perdure.runtime.app import Perdure
 
 _encode = msgspec.json.Encoder().encode
 _NO_PARAMETERS = Nothing()
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Starlette:
@@ -39,6 +41,8 @@ def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_
     handlers = {404: _not_found, 405: _not_allowed, Exception: _broken}
     edge = Middleware(Edge, most=app.settings.api_requests)
     served = Starlette(routes=paths, exception_handlers=handlers, middleware=[edge])
+    # A path with a slash more is another path. A redirect would lead to whatever host the request names.
+    served.router.redirect_slashes = False
     served.state.leaving = leaving
     return served
 
@@ -52,6 +56,7 @@ def _endpoint(
     async def endpoint(request: Request) -> Response:
         try:
             caller = await gate.passed(request, route)
+            _check_texts(request)
             query = _query(route, request)
             body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
@@ -66,6 +71,13 @@ def _endpoint(
 
 async def _listens(request: Request) -> bool:
     return not await request.is_disconnected()
+
+
+def _check_texts(request: Request) -> None:
+    """Refuse what no id, name or value has: some stores cannot be asked for it, and logs would be torn by it."""
+    for name, value in (*request.path_params.items(), *request.query_params.multi_items()):
+        if _CONTROL.search(name) or _CONTROL.search(value):
+            raise Refused(400, "Control Character", f"{name[:80]!r} has a control character, which nothing here has")
 
 
 def _query(route: Route, request: Request) -> Any:

@@ -117,14 +117,13 @@ async def get_task(call: Call[Nothing, Nothing]) -> Answer:
 @routes("POST", "/v1/tasks/{id}/claim", "send", query=HowToJudge, answers={200: Task, 202: Undecided})
 async def claim_task(call: Call[HowToJudge, Nothing]) -> Answer:
     """Take a task for oneself; 409 if it is somebody else's."""
-    who = call.caller
-    return await _judged(call, "claim", call.app.tasks.claim(**_common(call, "claim"), by=who.user, roles=who.roles))
+    return await _judged(call, "claim", call.app.tasks.claim(**_common(call, "claim")))
 
 
 @routes("POST", "/v1/tasks/{id}/release", "send", query=HowToJudge, answers={200: Task, 202: Undecided})
 async def release_task(call: Call[HowToJudge, Nothing]) -> Answer:
     """Give a task back that one has claimed."""
-    return await _judged(call, "release", call.app.tasks.release(**_common(call, "release"), by=call.caller.user))
+    return await _judged(call, "release", call.app.tasks.release(**_common(call, "release")))
 
 
 @routes(
@@ -133,7 +132,7 @@ async def release_task(call: Call[HowToJudge, Nothing]) -> Answer:
 async def assign_task(call: Call[HowToJudge, PeopleIn]) -> Answer:
     """Let others do a task, instead of those who could before; a claim is over with that."""
     to: list[str | Role] = [*call.body.users, *map(Role, call.body.roles)]
-    return await _judged(call, "assign", call.app.tasks.assign(**_common(call, "assign"), to=to, by=call.caller.user))
+    return await _judged(call, "assign", call.app.tasks.assign(**_common(call, "assign"), to=to))
 
 
 @routes("POST", "/v1/tasks/{id}/complete", "send", body=FilledIn, query=HowToJudge, answers={200: Task, 202: Undecided})
@@ -142,8 +141,7 @@ async def complete_task(call: Call[HowToJudge, FilledIn]) -> Answer:
 
     422 with all that does not fit, and then nothing has happened. The same value once more is answered like the first.
     """
-    who, value = call.caller, call.body.value
-    done = call.app.tasks.complete(**_common(call, "complete"), value=value, by=who.user, roles=who.roles)
+    done = call.app.tasks.complete(**_common(call, "complete"), value=call.body.value)
     return await _judged(call, "complete", done)
 
 
@@ -152,6 +150,8 @@ def _common(call: Call[HowToJudge, Any], what: str) -> dict[str, Any]:
     id = call.path["id"]
     return {
         "id": id,
+        "by": call.caller.user,
+        "roles": call.caller.roles,
         "event_id": call.query.event_id or from_idempotency_key(call, f"{what} {id}"),
         "wait": seconds_of(call.query.wait),
         "tenant": call.tenant,

@@ -529,7 +529,7 @@ class Perdure:
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
-        queue, rows = await forked(run, at, edit)
+        queue, rows = await forked(run, at, edit, by)
         key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
         await self._starts.begin(await self._starts.copied(key, rows, queue))
         return Run(self, key, run._returns)

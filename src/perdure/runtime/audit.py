@@ -49,6 +49,7 @@ class Act(Struct, frozen=True):
     credential: str = ""
     node: str = ""  # the process that did it
     request: str = ""
+    roles: tuple[str, ...] = ()  # of the actor, then
 
 
 class Noted(Struct, frozen=True):
@@ -63,6 +64,7 @@ class Noted(Struct, frozen=True):
     credential: str
     node: str
     request: str
+    roles: tuple[str, ...]
 
 
 class AuditPage(Struct, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from perdure.core import events as ev
-from perdure.core.records import ENDED, Backlog
+from perdure.core.records import ENDED, Backlog, queue_of_all
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Queues of which the backlog is shown, at most.
@@ -203,10 +203,15 @@ class Metrics:
         self.actions.counts[outcome] += 1
 
     def waiting(self, backlogs: Iterable[Backlog], now: int) -> None:
-        """What the store says about the queues."""
-        found = list(backlogs)
-        self.backlog.values = {one.queue: one.due for one in found}
-        self.backlog_age.values = {one.queue: max(0.0, (now - one.oldest) / 1e6) for one in found}
+        """What the store says about the queues. Those that each tenant has for itself count together: whoever may see
+        the numbers of a process need not know its tenants, and there may be more of them than anybody can look at."""
+        due: dict[str, float] = {}
+        age: dict[str, float] = {}
+        for one in backlogs:
+            name = queue_of_all(one.queue)
+            due[name] = due.get(name, 0) + one.due
+            age[name] = max(age.get(name, 0.0), (now - one.oldest) / 1e6)
+        self.backlog.values, self.backlog_age.values = due, age
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""

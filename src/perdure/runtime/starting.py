@@ -121,11 +121,11 @@ class Starts:
         return answer == "created"
 
 
-async def forked(run: Run[Any], at: int | None, edit: Mapping[int, Any]) -> tuple[str, list[Row]]:
+async def forked(run: Run[Any], at: int | None, edit: Mapping[int, Any], by: str) -> tuple[str, list[Row]]:
     """The queue of an execution, and its log up to a version as a fork begins with it."""
     head = await run.head()
     if at is not None and not at >= 1:
         raise UsageError("versions begin at 1")
     rows = [row async for row in run.rows(0, at)]
     edits = {version: Raw(encode(value)) for version, value in edit.items()}
-    return head.queue, copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}")
+    return head.queue, copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}", by)

@@ -154,10 +154,17 @@ class Tasks:
         return await self._tell(self._key(id, tenant), "claim", None, by, roles, event_id, wait)
 
     async def release(
-        self, id: str, *, by: str, event_id: str | None = None, wait: Duration = PATIENCE, tenant: str | None = None
+        self,
+        id: str,
+        *,
+        by: str,
+        roles: Sequence[str] = (),
+        event_id: str | None = None,
+        wait: Duration = PATIENCE,
+        tenant: str | None = None,
     ) -> Task:
         """Give a task back that one has claimed."""
-        return await self._tell(self._key(id, tenant), "release", None, by, (), event_id, wait)
+        return await self._tell(self._key(id, tenant), "release", None, by, roles, event_id, wait)
 
     async def assign(
         self,
@@ -165,12 +172,13 @@ class Tasks:
         to: Assigned,
         *,
         by: str = "",
+        roles: Sequence[str] = (),
         event_id: str | None = None,
         wait: Duration = PATIENCE,
         tenant: str | None = None,
     ) -> Task:
         """Let others do it, instead of those who could before; a claim is over with that."""
-        return await self._tell(self._key(id, tenant), "assign", people(to), by, (), event_id, wait)
+        return await self._tell(self._key(id, tenant), "assign", people(to), by, roles, event_id, wait)
 
     async def complete(
         self,

@@ -73,7 +73,8 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
     state = "22" if isinstance(error, (UnicodeError, OverflowError)) else state_of(error)
     for prefix, kind, text in _MEANINGS:
         if state.startswith(prefix):
-            return kind(f"{place}: {text} {detail}")
+            # What is wrong with a value is told to whoever gave it, and the place of the store is none of theirs.
+            return kind(f"{text} {detail}" if kind is InvalidValue else f"{place}: {text} {detail}")
     return StoreError(f"{place}: PostgreSQL refused; nothing was written {detail}")
 
 

@@ -153,7 +153,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._wrapped(error) from error
         except (OverflowError, UnicodeError) as error:
-            raise InvalidValue(f"{self.path}: a value cannot be stored ({error}); nothing was written") from error
+            raise InvalidValue(f"a value cannot be stored ({error}); nothing was written") from error
 
     async def _write(self, work: Callable[[Transaction], T]) -> T:
         """Run the work in one transaction: it is written completely or not at all."""
