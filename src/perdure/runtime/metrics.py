@@ -162,6 +162,9 @@ class Metrics:
         )
         self.holds = Gauge("perdure_holds", "executions that this worker holds")
         self.residents = Gauge("perdure_residents", "executions in memory: those held, and those kept for later")
+        self.over_quota = Gauge(
+            "perdure_over_quota", "new executions that this worker has seen waiting for the quota of their tenant"
+        )
         self.attempts = Gauge("perdure_attempts_running", "actions that run now")
         self.actions = Counter("perdure_actions_total", "attempts of actions that are over", "outcome", OUTCOMES)
         self.batch = Histogram("perdure_commit_batch_size", "executions in one commit", SIZES)
