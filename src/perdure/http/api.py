@@ -17,6 +17,7 @@ from perdure.http import (
     hooks,
     key_routes,
     overview,
+    quota,
     routing,
     schedules,
     system,
@@ -63,6 +64,7 @@ ALL = [
     *bulk.routes.all,
     *overview.routes.all,
     *key_routes.routes.all,
+    *quota.routes.all,
 ]
 
 

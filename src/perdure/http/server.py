@@ -16,14 +16,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
+from starlette.types import Receive, Scope, Send
 
 from perdure.http.audit import note
 from perdure.http.bodies import reader, taken
-from perdure.http.edge import Edge, response_of
+from perdure.http.edge import ROUTE, Edge, response_of
 from perdure.http.gate import Asks, Gate
-from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Read, Route
+from perdure.http.site import Site
 from perdure.runtime.app import Perdure
 
 _encode = msgspec.json.Encoder().encode
@@ -32,30 +33,32 @@ _NO_PARAMETERS = Nothing()
 
 def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Starlette:
     """An ASGI application; `limit` is of the bytes of a body."""
-    leaving, gate = Leaving(), Gate(app, asks)
+    site = Site(app.settings.api_streams, [one.label for one in routes], lambda: app.writes.waiting)
+    gate = Gate(app, asks)
     paths = [
-        Path(one.path, _endpoint(app, gate, one, limit, leaving), methods=[one.method], name=one.name) for one in routes
+        Path(one.path, _endpoint(app, gate, one, limit, site), methods=[one.method], name=one.name) for one in routes
     ]
     handlers = {404: _not_found, 405: _not_allowed, Exception: _broken}
-    edge = Middleware(Edge, most=app.settings.api_requests)
+    edge = Middleware(Edge, most=app.settings.api_requests, counts=site.counts)
     served = Starlette(routes=paths, exception_handlers=handlers, middleware=[edge])
-    served.state.leaving = leaving
+    served.state.leaving = site.leaving
     return served
 
 
 def _endpoint(
-    app: Perdure, gate: Gate, route: Route, limit: int, leaving: Leaving
+    app: Perdure, gate: Gate, route: Route, limit: int, site: Site
 ) -> Callable[[Request], Awaitable[Response]]:
     deadline = app.settings.api_deadline
     read = route.read or (None if route.body in (Nothing, bytes) else reader(route.body))
 
     async def endpoint(request: Request) -> Response:
+        request.scope[ROUTE] = route.label
         try:
             caller = await gate.passed(request, route)
             query = _query(route, request)
             body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
-            call = Call(app, caller, *told, leaving, lambda: _listens(request))
+            call = Call(app, caller, *told, site, lambda: _listens(request))
             await note(route, call)
             return _response(await gate.served(request, route, route.handler(call)))
         except Exception as error:
@@ -101,11 +104,26 @@ async def _body(route: Route, request: Request, read: Read | None, limit: int, d
 
 def _response(answer: Answer) -> Response:
     if isinstance(answer.data, AsyncIterator):
-        return StreamingResponse(answer.data, answer.status, dict(answer.headers), answer.media)
+        return _Flowing(answer)
     data = answer.data if isinstance(answer.data, bytes) else _encode(answer.data)
     if answer.status == 204:
         return Response(status_code=204, headers=dict(answer.headers))
     return Response(data, answer.status, dict(answer.headers), answer.media or None)
+
+
+class _Flowing(StreamingResponse):
+    """An answer that goes on. Whoever counted it is told when it is over, also if nobody ever listened."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.data, answer.status, dict(answer.headers), answer.media)
+        self._over = answer.over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._over is not None:
+                self._over()
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
