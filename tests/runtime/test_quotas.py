@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure import Perdure, action, event, workflow
-from perdure.errors import UsageError
+from perdure.errors import StoreUnavailable, UsageError
 from perdure.runtime.quotas import Quotas
 from perdure.stores.memory import MemoryStore
 
@@ -209,28 +209,121 @@ class Fixed:
         return False
 
 
+class Floor:
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.looks = 0
+
+    def now(self) -> int:
+        return 0
+
+    def look_at(self, due: int) -> None:
+        self.looks += 1
+
+    def spawn(self, errand: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(errand))
+        return self.tasks[-1]
+
+    async def calm(self) -> None:
+        while self.tasks:
+            await self.tasks.pop()
+
+
+def acme(numbers: range) -> list[str]:
+    return [f"acme/{number}" for number in numbers]
+
+
+def counting(
+    test: Callable[[Quotas, Counted, Floor], Awaitable[None]], store: Counted | None = None, most: int = 100
+) -> None:
+    async def main() -> None:
+        there, floor = store or Counted(), Floor()
+        await test(Quotas(floor, there, Fixed(), most), there, floor)
+
+    asyncio.run(main())
+
+
 def test_the_store_is_asked_once_a_second_and_not_for_tenants_without_a_quota() -> None:
-    async def main() -> None:
-        store = Counted()
-        quotas = Quotas(store, Fixed(), most=10)
-        assert await quotas.admitted([f"mill/{number}" for number in range(9)]) == [f"mill/{n}" for n in range(9)]
-        assert store.asked == 0
-        for number in range(20):
-            assert await quotas.admitted([f"acme/{number}"]) == ([f"acme/{number}"] if number < 5 else [])
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        mill = [f"mill/{number}" for number in range(9)]
+        assert await quotas.admitted(mill) == mill
+        assert (store.asked, floor.tasks) == (0, [])
+        assert await quotas.admitted(acme(range(9))) == []  # nobody knows yet
+        await floor.calm()
+        assert (store.asked, floor.looks) == (1, 1)
+        assert quotas.again(100) == acme(range(5)) == await quotas.admitted(acme(range(5)))
+        for number in range(9, 100):
+            assert await quotas.admitted([f"acme/{number}"]) == []
+        assert quotas.again(100) == []
+        assert quotas.ended("acme/0") and quotas.again(100) == ["acme/5"]
+        await floor.calm()
         assert (store.asked, quotas.waiting) == (1, 10)
-        assert await quotas.again(100) == []
-        assert quotas.ended("acme/0") and await quotas.again(100) == ["acme/5"]
 
-    asyncio.run(main())
+    counting(main, most=10)
 
 
-def test_those_on_their_way_to_a_hold_are_not_forgotten_by_the_next_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        quotas = Quotas(Counted(), Fixed())
-        monkeypatch.setattr("perdure.runtime.quotas.EVERY", 0.0)
-        assert len(await quotas.admitted([f"acme/{number}" for number in range(9)])) == 5
-        assert await quotas.admitted(["acme/late"]) == []
-        quotas.settled([f"acme/{number}" for number in range(9)])
-        assert await quotas.admitted(["acme/late"]) == ["acme/late"]
+def test_what_begins_and_ends_during_a_count_is_added_to_it() -> None:
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        await quotas.admitted(acme(range(9)))
+        await floor.calm()
+        await quotas.admitted(acme(range(3)))
+        quotas.settled(acme(range(3)))
+        store.there = 3
+        quotas._counts["acme"].good_until = 0.0
+        assert quotas.again(100) == []  # the next count is under way
+        quotas.ended("acme/0")
+        await floor.calm()
+        assert quotas._counts["acme"].running == 2
 
-    asyncio.run(main())
+    counting(main)
+
+
+def test_those_on_their_way_to_a_hold_are_not_forgotten_by_the_next_count() -> None:
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        async def counted_anew() -> list[str]:
+            quotas._counts.clear()
+            await quotas.admitted(["acme/late"])
+            await floor.calm()
+            return await quotas.admitted(["acme/late"])
+
+        await counted_anew()
+        assert len(await quotas.admitted(acme(range(9)))) == 4
+        assert await counted_anew() == []
+        quotas.settled(["acme/late", *acme(range(9))])
+        assert await counted_anew() == ["acme/late"]
+
+    counting(main)
+
+
+class Slow(Counted):
+    async def begun(self, tenant: str, most: int) -> int:
+        await asyncio.sleep(0.1)
+        return await super().begun(tenant, most)
+
+
+def test_a_store_that_takes_long_to_count_is_asked_more_seldom_and_nobody_else_waits() -> None:
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        assert await quotas.admitted(["acme/1", "mill/1"]) == ["mill/1"]
+        assert store.asked == 0  # not yet answered
+        await floor.calm()
+        assert quotas._counts["acme"].good_until - asyncio.get_running_loop().time() > 1.5
+
+    counting(main, Slow())
+
+
+class Broken(Counted):
+    async def begun(self, tenant: str, most: int) -> int:
+        if self.asked:
+            return await super().begun(tenant, most)
+        self.asked += 1
+        raise StoreUnavailable("away")
+
+
+def test_a_count_that_fails_is_asked_for_again() -> None:
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        for _ in range(2):
+            assert await quotas.admitted(["acme/1"]) == []
+            await floor.calm()
+        assert quotas.again(1) == ["acme/1"]
+
+    counting(main, Broken())

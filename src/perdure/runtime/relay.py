@@ -101,7 +101,7 @@ class Relay:
         time = asyncio.get_running_loop().time()
         if awake := await self._resting.look(time, self._floor.settings.probe):
             await self._intake.take(awake[: self._rooms.free()])
-        if self._quotas.waiting and (ready := await self._quotas.again(self._rooms.free())):
+        if self._quotas.waiting and (ready := self._quotas.again(self._rooms.free())):
             await self._intake.take(ready)
 
     def _sleep(self, quiet: bool) -> float:

@@ -75,7 +75,7 @@ class Worker:
         self.attempts = Attempts(self, client, self._executor, circuits)
         self.attempts.counted = self.metrics.attempted
         self._resting = Resting(store)
-        self._quotas = Quotas(store, self._resting)
+        self._quotas = Quotas(self, store, self._resting)
         self._mailman = Mailman(self, self.rooms, store, published)
         waits = self._resting, self._quotas
         self._intake = Intake(self, self.rooms, *waits, store, stream, registry, published, self._mailman, ended)
