@@ -102,6 +102,15 @@ class Store(Protocol):
         """What is due and held by nobody, per queue."""
         ...
 
+    async def begun(self, tenant: str, most: int) -> int:
+        """How many open executions of a tenant have begun, counted up to `most`: somebody holds it, or it was parked,
+        or its log has more than its first row. Children are left out, and so are those of the engine's own."""
+        ...
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        """Those of the keys that would be counted by `begun` if they had begun, and have not."""
+        ...
+
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]: ...
 
     async def message(self, key: str, id: str) -> Mail | Row | None:

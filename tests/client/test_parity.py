@@ -56,6 +56,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
                 "no_news",
                 "hear",
                 "refuse_crowd",
+                "writes",
             ),
             _INSIDE,
         ),
@@ -86,6 +87,7 @@ ADDED: dict[type[Any], dict[str, str]] = {
         "stats": "the application has `perdure.runtime.overview.stats`",
         "workers": "the application has `perdure.runtime.overview.workers`",
         "metrics": "the application has those of its worker",
+        "quota": "the application has `app.tenants.quota`",
     },
     RemoteDefinitions: {"actions": "the application has its own code"},
 }

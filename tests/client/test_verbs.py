@@ -454,6 +454,8 @@ def test_the_whole_is_seen_at_a_glance() -> None:
         seen = await ann.stats(workflow="verbs-wait", before=datetime.now(UTC) + timedelta(hours=1))
         assert (seen.total, seen.by_status) == (1, {"waiting": 1})
         assert await ann.workers() == []
+        quota = await ann.quota()
+        assert (quota.suspended, quota.running.now, quota.running.most) == (False, 1, None)
         assert await ann.lock("a/printer") is None
         async with place.app.lock("a/printer", tenant="acme") as lock:
             held = await ann.lock("a/printer")

@@ -278,6 +278,7 @@ INTERNAL = {
         "hear",
         "new_id",
         "refuse_crowd",
+        "writes",
         "me",
     },
     Run: {"since_restart"},

@@ -14,6 +14,10 @@ import pytest
 from perdure import Perdure, event, workflow
 from perdure.http import following, serving
 from perdure.http.auth import Authenticator, Open
+from perdure.http.problems import Refused
+from perdure.http.route import FLOW, Answer
+from perdure.http.server import _response
+from perdure.http.site import Site
 
 
 @workflow(name="followed")
@@ -39,16 +43,17 @@ async def events(answer: httpx.Response) -> AsyncIterator[Told]:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Perdure, httpx.AsyncClient]]:
+async def served(**settings: Any) -> AsyncIterator[tuple[Perdure, httpx.AsyncClient]]:
     auth = Authenticator(open=Open("default"))
-    async with Perdure("memory://") as app, app.working(), serving.listening(app, auth, "127.0.0.1", 0) as address:
+    app = Perdure("memory://", **settings)
+    async with app, app.working(), serving.listening(app, auth, "127.0.0.1", 0) as address:
         async with httpx.AsyncClient(base_url=address, timeout=20) as client:
             yield app, client
 
 
-def test(main: Callable[[Perdure, httpx.AsyncClient], Awaitable[None]]) -> None:
+def test(main: Callable[[Perdure, httpx.AsyncClient], Awaitable[None]], **settings: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), served() as (app, client):
+        async with asyncio.timeout(30), served(**settings) as (app, client):
             await main(app, client)
 
     asyncio.run(run())
@@ -130,3 +135,54 @@ def test_what_cannot_be_followed_is_refused() -> None:
         assert (await client.get("/v1/executions/f1/stream?after=-1")).status_code == 422
 
     test(main)
+
+
+def test_a_tenant_follows_no_more_logs_at_once_than_it_may_and_ends_make_room() -> None:
+    async def main(app: Perdure, client: httpx.AsyncClient) -> None:
+        run = await app.start(followed, id="f1")
+        path = "/v1/executions/f1/stream"
+
+        async def gauge() -> str:
+            lines = (await client.get("/v1/metrics")).text.splitlines()
+            return next(line for line in lines if line.startswith("perdure_api_streams "))
+
+        async with client.stream("GET", path) as first:
+            assert first.status_code == 200
+            async with client.stream("GET", path) as second:
+                assert second.status_code == 200 and await gauge() == "perdure_api_streams 2"
+                refused = await client.get(path)
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+                assert refused.json()["type"] == "urn:perdure:problem:too-many-streams"
+                assert (await client.get("/v1/executions/f1")).status_code == 200  # other reads go on
+                assert (await client.get("/v1/executions/none/stream")).status_code == 404
+        while await gauge() != "perdure_api_streams 0":  # the server notices that both have gone
+            await asyncio.sleep(0.01)
+        for number, name in enumerate(("first", "second")):
+            await run.send(name, number)
+        await run.result("10s")
+        for _ in range(5):  # one that is told to its end leaves, too
+            assert (await client.get(path)).status_code == 200
+
+    test(main, api_streams=2)
+
+
+def test_a_seat_is_given_back_when_nobody_ever_listened() -> None:
+    async def main() -> None:
+        site = Site(1, [], lambda: 0)
+        answer = Answer(_never(), media=FLOW, over=site.seats.take("acme"))
+        with pytest.raises(Refused, match="follows 1 logs"):
+            site.seats.take("acme")
+        site.seats.take("mill")()
+
+        async def gone(*_: Any) -> Any:
+            raise OSError("the caller is gone")
+
+        with pytest.raises(BaseException, match="gone|Group"):
+            await _response(answer)({"type": "http", "asgi": {}}, gone, gone)
+        assert site.seats.taken == 0
+
+    asyncio.run(main())
+
+
+async def _never() -> AsyncIterator[bytes]:
+    yield b""

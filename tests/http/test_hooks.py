@@ -17,7 +17,9 @@ from perdure import Listen, On, Perdure, event, workflow
 from perdure.core import signing
 from perdure.core.records import Query
 from perdure.errors import HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
+from perdure.http import rates
 from perdure.http.api import api
+from perdure.http.rates import Pace
 from perdure.runtime.hook_log import Routing, Sending, Starting, fold, key_of_hook, record_of
 from perdure.runtime.registers import FRESH
 from tests.http.test_api import Door, People, problem
@@ -500,5 +502,32 @@ def test_a_start_may_ask_for_a_callback(tmp_path: Path) -> None:
                 await shop("POST", "/v1/executions", {**body, "id": "o-2", "callback": {**wish, **change}}), 422, name
             )
         problem(await shop("GET", "/v1/executions/o-2"), 404, "execution-not-found")
+
+    opened(test, tmp_path)
+
+
+def test_forged_calls_are_stopped_by_their_address_before_they_cost_a_read_and_good_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 5), "clock": lambda: 0.0})
+    reads: list[str] = []
+
+    async def test(shop: Shop) -> None:
+        head = shop.app.store.head
+
+        async def watched(key: str) -> Any:
+            reads.append(key)
+            return await head(key)
+
+        for number in range(20):  # more than an address may try
+            assert (await shop.call(id=f"good-{number}")).status_code == 202
+        problem(await shop.call(b"no json", id="bad-body"), 422, "invalid-value")
+        monkeypatch.setattr(shop.app.store, "head", watched)
+        forged = [await shop.call(secret=NEW, id=f"forged-{number}") for number in range(20)]
+        assert [one.status_code for one in forged] == [401] * 5 + [429] * 15
+        assert int(forged[-1].headers["retry-after"]) > 0
+        assert len(reads) <= 5
+        door = await shop("GET", "/v1/hooks")
+        assert door.status_code == 200  # who has a credential does not notice
 
     opened(test, tmp_path)

@@ -156,23 +156,18 @@ def test_a_lock_tells_who_holds_it() -> None:
     served(main, working=False)
 
 
-def test_metrics_are_those_of_the_worker_for_admins() -> None:
+def test_metrics_are_those_of_the_api_and_the_worker_for_admins() -> None:
     async def main(door: Door) -> None:
         await begun(door, "x", "a")
         told = await door("GET", "/v1/metrics")
         assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert "# TYPE perdure_" in told.text and "acme" not in told.text
+        assert "# TYPE perdure_holds" in told.text and "# TYPE perdure_api_requests_total" in told.text
+        assert told.text.count("# TYPE perdure_external_late_total") == 1
+        assert "acme" not in told.text
         door.who = "acme:otto:operator"
         problem(await door("GET", "/v1/metrics"), 403, "not-allowed")
 
     served(main)
-
-
-def test_without_a_worker_there_are_no_metrics() -> None:
-    async def main(door: Door) -> None:
-        problem(await door("GET", "/v1/metrics"), 404, "no-worker")
-
-    served(main, working=False)
 
 
 def machine(*states: str) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from perdure.core.records import ShownStatus
 from perdure.errors import PerdureError
 from perdure.http.forms import ExecutionsOut, StartedOut, StartIn
 from perdure.http.overview import LockOut, WorkersOut
+from perdure.http.quota import QuotaOut
 from perdure.http.system import HealthOut, WhichIn
 from perdure.runtime.dead import DeadPage, Handled
 from perdure.runtime.locks import LockState
@@ -254,6 +255,10 @@ class Client:
         """The workers that hold executions of the tenant now; one without work is not seen."""
         return (await self._door.get(path_of("workers"), WorkersOut)).workers
 
+    async def quota(self) -> QuotaOut:
+        """What the tenant may have running, and has, and whether it is suspended."""
+        return await self._door.get(path_of("quota"), QuotaOut)
+
     async def lock(self, name: str) -> LockState | None:
         """Who holds a lock now, under which fence and until when; locks are taken by those who have the store."""
         found = await self._door.get(path_of("locks"), LockOut, name=name)
@@ -262,7 +267,7 @@ class Client:
         return LockState(found.name, found.holder, found.fence, found.until)
 
     async def metrics(self) -> str:
-        """What the worker in the process of the server counts, as Prometheus reads it."""
+        """What the process of the server counts, with its worker if it has one, as Prometheus reads it."""
         return await self._door.text(path_of("metrics"))
 
     async def health(self) -> HealthOut:

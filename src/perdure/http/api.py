@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.applications import Starlette
-
 from perdure.http import (
     audit,
     bulk,
@@ -17,12 +15,14 @@ from perdure.http import (
     hooks,
     key_routes,
     overview,
+    quota,
     routing,
     schedules,
     system,
     tasks,
 )
 from perdure.http.browse import POLICY, page
+from perdure.http.edge import Edge
 from perdure.http.gate import Asks
 from perdure.http.openapi import describe
 from perdure.http.route import Answer, Call, Html, Nothing, Routes
@@ -63,9 +63,10 @@ ALL = [
     *bulk.routes.all,
     *overview.routes.all,
     *key_routes.routes.all,
+    *quota.routes.all,
 ]
 
 
-def api(app: Perdure, asks: Asks, limit: int = 2_000_000) -> Starlette:
+def api(app: Perdure, asks: Asks, limit: int = 2_000_000) -> Edge:
     """The API of an application, to be served by any ASGI server."""
     return serve(app, asks, ALL, limit)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.behalf import on_behalf_of
 from perdure.http.problems import MEDIA, Refused, problem_of
+from perdure.http.site import Site
 
 #: The headers of a request, and the bytes of their names and values.
 MOST_HEADERS, HEADER_BYTES = 100, 32_768
@@ -27,6 +28,8 @@ _ONCE = (b"authorization", b"content-type", b"content-length", b"content-encodin
 _ALWAYS = "/health/"
 #: After an answer to a request that was not read to its end, the connection is of no use.
 _CLOSE = {"Connection": "close"}
+#: What was asked for, and what came of it, for those who count.
+ROUTE, _PROBLEM = "perdure.route", "perdure.problem"
 _YEAR = "max-age=31536000"
 _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
@@ -34,16 +37,19 @@ _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 class Edge:
     """An ASGI application around another; `most` is how many reads, and how many writes, are served at once."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, most: int, site: Site) -> None:
         self._app = app
         self._most = most
+        self._counts = site.counts
+        #: Told by whoever runs the server that it is about to end.
+        self.leaving = site.leaving
         self._busy: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _with_headers(send, scope["scheme"] == "https")
+        answer = self._counted(scope, _with_headers(send, scope["scheme"] == "https"))
         try:
             _check_headers(scope["headers"])
             sort = self._enter(scope)
@@ -57,9 +63,17 @@ class Edge:
         finally:
             self._busy[sort] -= 1
 
+    def _counted(self, scope: Scope, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._counts.answered(scope.get(ROUTE, ""), message["status"], scope.get(_PROBLEM, ""))
+            await send(message)
+
+        return sending
+
     def _enter(self, scope: Scope) -> str:
         sort = "reads" if scope["method"] in ("GET", "HEAD") else "writes"
-        if scope["path"].startswith(_ALWAYS):
+        if f"{scope['path']}/".startswith(_ALWAYS):
             sort = "checks"
         elif self._busy[sort] >= self._most:
             raise Refused(503, "Busy", f"{self._most} {sort} are being served: try again", {"Retry-After": "1"})
@@ -70,6 +84,7 @@ class Edge:
 def response_of(error: BaseException, request: Request) -> Response:
     """The answer that an error is."""
     problem, headers = problem_of(error, request.url.path)
+    request.scope[_PROBLEM] = problem.type.rpartition(":")[2]
     return Response(msgspec.json.encode(problem), problem.status, dict(headers), MEDIA)
 
 

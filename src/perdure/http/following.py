@@ -38,11 +38,13 @@ async def stream(call: Call[StreamQuery, Nothing]) -> Answer:
     """Follow the log as it grows, as server-sent events, until the execution has ended.
 
     It begins after the version that `after` or the header `Last-Event-ID` names. The last event is called `end` and
-    tells how the execution has ended; a stream that ends without it was cut off and can be asked for again.
+    tells how the execution has ended; a stream that ends without it was cut off and can be asked for again. 429 when
+    the tenant follows too many logs already.
     """
-    run = run_of(call)
+    run, after = run_of(call), _after(call)
     await run.head()
-    return Answer(_told(run, _after(call), call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW)
+    leave = call.site.seats.take(call.tenant)
+    return Answer(_told(run, after, call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW, over=leave)
 
 
 def _after(call: Call[StreamQuery, Nothing]) -> int:

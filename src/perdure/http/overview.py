@@ -7,10 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Plain, Routes
 from perdure.runtime import overview
-from perdure.runtime.metrics import CONTENT_TYPE
+from perdure.runtime.metrics import CONTENT_TYPE, text_of
 
 routes = Routes("overview")
 
@@ -65,13 +64,15 @@ async def get_lock(call: Call[LockQuery, Nothing]) -> Answer:
 
 @routes("GET", "/v1/metrics", "admin", answers={200: Plain})
 async def get_metrics(call: Call[Nothing, Nothing]) -> Answer:
-    """Get what the worker of this process counts, as Prometheus reads it.
+    """Get what this process counts, as Prometheus reads it: the API, and the worker if there is one.
 
     The numbers are those of the process and its queues, whoever they are for; they name no tenant and no execution.
     """
-    worker = call.app.worker
-    if worker is None:
-        detail = "no worker runs in this process: ask those that do, where `perdure worker --health` lets them answer"
-        raise Refused(404, "No Worker", detail)
-    worker.metrics.waiting(await call.app.store.backlog(), await call.app.store.now())
-    return Answer(worker.metrics.text().encode(), media=CONTENT_TYPE)
+    app = call.app
+    found = [*call.site.counts.all(), app.writes.accepted]
+    if app.worker is None:
+        found.append(app.external.metrics.late)
+    else:
+        app.worker.metrics.waiting(await app.store.backlog(), await app.store.now())
+        found += app.worker.metrics.all()
+    return Answer(text_of(found).encode(), media=CONTENT_TYPE)

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from perdure.http.caller import Caller, Scope
 from perdure.http.leaving import Leaving
+from perdure.http.site import Site
 from perdure.runtime.app import Perdure
 
 Q = TypeVar("Q")
@@ -53,6 +54,7 @@ class Answer(Struct, frozen=True):
     status: int = 200
     headers: Mapping[str, str] = {}
     media: str = "application/json"
+    over: Callable[[], None] | None = None  # called when an answer that comes part by part is over
 
 
 class Call(Generic[Q, B]):
@@ -66,7 +68,7 @@ class Call(Generic[Q, B]):
         query: Q,
         body: B,
         headers: Mapping[str, str],
-        leaving: Leaving,
+        site: Site,
         listens: Callable[[], Awaitable[bool]],
     ) -> None:
         self.app = app
@@ -75,8 +77,12 @@ class Call(Generic[Q, B]):
         self.query = query
         self.body = body
         self.headers = headers
-        self.leaving = leaving
+        self.site = site
         self.listens = listens  # whether the caller is still there
+
+    @property
+    def leaving(self) -> Leaving:
+        return self.site.leaving
 
     @property
     def tenant(self) -> str:
@@ -113,6 +119,11 @@ class Route(Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.handler.__name__
+
+    @property
+    def label(self) -> str:
+        """For metrics."""
+        return f"{self.method} {self.path}"
 
     @property
     def summary(self) -> str:

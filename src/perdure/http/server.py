@@ -1,4 +1,4 @@
-"""The routes on Starlette: authentication, limits, decoding and encoding around every handler; nothing else.
+"""The routes as an ASGI application: authentication, limits, decoding and encoding around every handler; nothing else.
 
 Rules kept here: a request is refused as early as it can be, and cheaply; a body has a limit of bytes and of time, and
 is JSON of the strict sort; the tenant comes from the credential, and the store is told whom it answers; what
@@ -8,23 +8,22 @@ administers is noted in the audit before it is done; an answer is sent only when
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route as Path
+from starlette.types import Receive, Scope, Send
 
 from perdure.http.audit import note
 from perdure.http.bodies import reader, taken
-from perdure.http.edge import Edge, response_of
+from perdure.http.dispatch import Dispatch, Endpoint
+from perdure.http.edge import ROUTE, Edge, response_of
 from perdure.http.gate import Asks, Gate
-from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Read, Route
+from perdure.http.site import Site
 from perdure.runtime.app import Perdure
 
 _encode = msgspec.json.Encoder().encode
@@ -32,35 +31,27 @@ _NO_PARAMETERS = Nothing()
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Starlette:
+def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Edge:
     """An ASGI application; `limit` is of the bytes of a body."""
-    leaving, gate = Leaving(), Gate(app, asks)
-    paths = [
-        Path(one.path, _endpoint(app, gate, one, limit, leaving), methods=[one.method], name=one.name) for one in routes
-    ]
-    handlers = {404: _not_found, 405: _not_allowed, Exception: _broken}
-    edge = Middleware(Edge, most=app.settings.api_requests)
-    served = Starlette(routes=paths, exception_handlers=handlers, middleware=[edge])
-    # A path with a slash more is another path. A redirect would lead to whatever host the request names.
-    served.router.redirect_slashes = False
-    served.state.leaving = leaving
-    return served
+    site = Site(app.settings.api_streams, [one.label for one in routes], lambda: app.writes.waiting)
+    gate = Gate(app, asks)
+    endpoints = [(one.method, one.path, _endpoint(app, gate, one, limit, site)) for one in routes]
+    return Edge(Dispatch(endpoints, _not_found, _not_allowed), app.settings.api_requests, site)
 
 
-def _endpoint(
-    app: Perdure, gate: Gate, route: Route, limit: int, leaving: Leaving
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(app: Perdure, gate: Gate, route: Route, limit: int, site: Site) -> Endpoint:
     deadline = app.settings.api_deadline
     read = route.read or (None if route.body in (Nothing, bytes) else reader(route.body))
 
     async def endpoint(request: Request) -> Response:
+        request.scope[ROUTE] = route.label
         try:
             caller = await gate.passed(request, route)
             _check_texts(request)
             query = _query(route, request)
             body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
-            call = Call(app, caller, *told, leaving, lambda: _listens(request))
+            call = Call(app, caller, *told, site, lambda: _listens(request))
             await note(route, call)
             return _response(await gate.served(request, route, route.handler(call)))
         except Exception as error:
@@ -113,21 +104,32 @@ async def _body(route: Route, request: Request, read: Read | None, limit: int, d
 
 def _response(answer: Answer) -> Response:
     if isinstance(answer.data, AsyncIterator):
-        return StreamingResponse(answer.data, answer.status, dict(answer.headers), answer.media)
+        return _Flowing(answer)
     data = answer.data if isinstance(answer.data, bytes) else _encode(answer.data)
     if answer.status == 204:
         return Response(status_code=204, headers=dict(answer.headers))
     return Response(data, answer.status, dict(answer.headers), answer.media or None)
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
+class _Flowing(StreamingResponse):
+    """An answer that goes on. Whoever counted it is told when it is over, also if nobody ever listened."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.data, answer.status, dict(answer.headers), answer.media)
+        self._over = answer.over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._over is not None:
+                self._over()
+
+
+async def _not_found(request: Request) -> Response:
     return response_of(Refused(404, "No Such Route", f"there is nothing at {request.url.path}"), request)
 
 
-async def _not_allowed(request: Request, error: Exception) -> Response:
-    allowed = getattr(error, "headers", None) or {}
+async def _not_allowed(request: Request, methods: Iterable[str]) -> Response:
+    allowed = {"Allow": ", ".join(sorted(methods))}
     return response_of(Refused(405, "Method Not Allowed", f"{request.method} is not for this", allowed), request)
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return response_of(error, request)

@@ -50,7 +50,7 @@ async def listening(app: Perdure, authenticator: Authenticator, host: str, port:
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{number}"
     finally:
-        served.state.leaving.say()
+        served.leaving.say()
         app.external.close()  # who waits for tasks is answered, and can ask elsewhere
         server.should_exit = True
         await serving

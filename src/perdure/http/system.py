@@ -87,6 +87,12 @@ async def live(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(HealthOut("live"))
 
 
+@routes("GET", "/health", None, answers={200: HealthOut, 503: HealthOut})
+async def health(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell how this process is: the same as `/health/ready`."""
+    return await ready(call)
+
+
 @routes("GET", "/health/ready", None, answers={200: HealthOut, 503: HealthOut})
 async def ready(call: Call[Nothing, Nothing]) -> Answer:
     """Tell whether requests can be served: whether the store answers."""

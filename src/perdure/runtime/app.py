@@ -119,7 +119,7 @@ class Perdure:
         self.schedules = Schedules(self)
         #: One thing done to many executions.
         self.bulk = Bulk(self)
-        #: Tenants that are suspended.
+        #: Tenants that are suspended, or have a quota.
         self.tenants = Tenants(self)
         #: Tasks for people: what workflows ask of a person.
         self.tasks = Tasks(self)
@@ -586,6 +586,11 @@ class Perdure:
             why := self._writes.crowded(self.settings.api_writes, self.settings.api_patience)
         ):
             raise StoreUnavailable(f"{why}; nothing was written; try again")
+
+    @property
+    def writes(self) -> Writes:
+        """Starts and messages on their way into the store."""
+        return self._writes
 
     def _tenant(self, tenant: str | None) -> str:
         return self.tenant if tenant is None else checked_tenant(tenant)

@@ -4,7 +4,7 @@ Rules kept here:
 - News and mail for what is held are served at once, however full it is; the rest queues up, tenants in turn.
 - A hint is acknowledged after the answer to its hold: from then on the end of the lease is a due time.
 - A hold that was asked for is not forgotten when the worker is told to stop.
-- What is of a tenant that is suspended stays where it is.
+- What is of a tenant that is suspended stays where it is, and so does what is new of one that is at its quota.
 - What is for another queue or for other code is given back; what another worker holds is hinted to that one.
 """
 
@@ -27,6 +27,7 @@ from perdure.runtime.ends import end_of
 from perdure.runtime.mailman import Mailman
 from perdure.runtime.migration import asked_for
 from perdure.runtime.published import Published, Ref, ref_in, ref_of
+from perdure.runtime.quotas import Quotas
 from perdure.runtime.resident import House, Resident
 from perdure.runtime.rooms import Rooms
 from perdure.runtime.tenants import NEWS, Resting
@@ -49,6 +50,7 @@ class Intake:
         floor: Floor,
         rooms: Rooms,
         resting: Resting,
+        quotas: Quotas,
         store: Store,
         stream: Stream,
         registry: Registry,
@@ -59,6 +61,7 @@ class Intake:
         self._floor = floor
         self._rooms = rooms
         self._resting = resting
+        self._quotas = quotas
         self._store = store
         self._stream = stream
         self._registry = registry
@@ -126,8 +129,10 @@ class Intake:
 
     async def _hold(self, new: list[str]) -> None:
         try:
-            await self._hold_each(new)
+            if admitted := await self._quotas.admitted(new):
+                await self._hold_each(admitted)
         finally:
+            self._quotas.settled(new)
             self._rooms.holding.difference_update(new)
             self._mailman.moved_in()
 

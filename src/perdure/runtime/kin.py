@@ -57,6 +57,10 @@ class Kin:
 
     # The parent.
 
+    @property
+    def is_child(self) -> bool:
+        return self._parent is not None
+
     def tell_parent(self, replay: Replay, workflow: Workflow[..., Any]) -> None:
         """The execution that waits for this one is told of its end, once."""
         if self._parent is not None and not any(letter.key == self._parent for letter in self._draft.mail):

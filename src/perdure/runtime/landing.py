@@ -21,6 +21,7 @@ from perdure.runtime.committer import Group
 from perdure.runtime.ends import news_of
 from perdure.runtime.mailman import Mailman
 from perdure.runtime.metrics import Metrics
+from perdure.runtime.quotas import Quotas
 from perdure.runtime.relay import Relay
 from perdure.runtime.resident import Resident
 from perdure.runtime.rooms import Rooms
@@ -49,6 +50,7 @@ class Landing:
         self,
         floor: Floor,
         rooms: Rooms,
+        quotas: Quotas,
         stream: Stream,
         clock: Clock,
         relay: Relay,
@@ -57,6 +59,7 @@ class Landing:
     ) -> None:
         self._floor = floor
         self._rooms = rooms
+        self._quotas = quotas
         self.here = rooms.here
         self._stream = stream
         self._clock = clock
@@ -141,8 +144,9 @@ class Landing:
         resident.committed()
         if resident.ended is not None:
             self.evict(resident)
-            if resident.lane:
-                self._relay.look_at(now)  # the next of its lane is due
+            followed = resident.counts and self._quotas.ended(resident.key)
+            if resident.lane or followed:
+                self._relay.look_at(now)  # the next of its lane is due, or of its tenant
         elif (park := resident.parked) is not None:
             self._leave(resident)
             self._rooms.keep(resident)

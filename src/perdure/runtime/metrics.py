@@ -1,4 +1,4 @@
-"""What a worker counts, and the text in which Prometheus reads it (format 0.0.4).
+"""What a process counts, above all a worker, and the text in which Prometheus reads it (format 0.0.4).
 
 Rules kept here: every label has a fixed set of values, so the number of series is bounded and no dictionary grows; to
 count is one integer addition on the loop's thread, with no text made; whoever reads does so from another thread and may
@@ -57,6 +57,35 @@ class Counter:
         if not self.label:
             return [("", {}, self.counts[""])]
         return [("", {self.label: text}, self.counts[value]) for value, text in self._texts.items()]
+
+
+class Pairs:
+    """Counts upwards, by the values of two labels; those that never came are not shown.
+
+    >>> sold = Pairs("sold_total", "What was sold.", ("kind", "size"), (("tea", "coffee"), ("small", "large")))
+    >>> sold.add("tea", "large")
+    >>> sold.add("soup", "small")
+    >>> sold.samples()
+    [('', {'kind': 'tea', 'size': 'large'}, 1), ('', {'kind': 'other', 'size': 'small'}, 1)]
+    """
+
+    kind = "counter"
+
+    def __init__(
+        self, name: str, meaning: str, labels: tuple[str, str], values: tuple[Iterable[str], Iterable[str]]
+    ) -> None:
+        self.name, self.meaning, self.label = name, meaning, ", ".join(labels)
+        self._labels = labels
+        self._values = frozenset(values[0]), frozenset(values[1])
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def add(self, first: str, second: str) -> None:
+        known, also = self._values
+        pair = first if first in known else OTHER, second if second in also else OTHER
+        self.counts[pair] = self.counts.get(pair, 0) + 1
+
+    def samples(self) -> list[Sample]:
+        return [("", dict(zip(self._labels, pair, strict=True)), count) for pair, count in list(self.counts.items())]
 
 
 class Gauge:
@@ -120,7 +149,7 @@ class Histogram:
         return [*lines, ("_sum", {}, self.total), ("_count", {}, below)]
 
 
-Metric: TypeAlias = Counter | Gauge | QueueGauge | Histogram
+Metric: TypeAlias = Counter | Pairs | Gauge | QueueGauge | Histogram
 
 #: Why executions wait for a person: the causes of Stuck events.
 CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "engine")
@@ -162,6 +191,9 @@ class Metrics:
         )
         self.holds = Gauge("perdure_holds", "executions that this worker holds")
         self.residents = Gauge("perdure_residents", "executions in memory: those held, and those kept for later")
+        self.over_quota = Gauge(
+            "perdure_over_quota", "new executions that this worker has seen waiting for the quota of their tenant"
+        )
         self.attempts = Gauge("perdure_attempts_running", "actions that run now")
         self.actions = Counter("perdure_actions_total", "attempts of actions that are over", "outcome", OUTCOMES)
         self.batch = Histogram("perdure_commit_batch_size", "executions in one commit", SIZES)
@@ -215,14 +247,19 @@ class Metrics:
 
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
-        lines = []
-        for metric in self.all():
-            lines.append(f"# HELP {metric.name} {metric.meaning}")
-            lines.append(f"# TYPE {metric.name} {metric.kind}")
-            for suffix, labels, value in metric.samples():
-                inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-                lines.append(f"{metric.name}{suffix}{f'{{{inside}}}' if inside else ''} {_number(value)}")
-        return "\n".join(lines) + "\n"
+        return text_of(self.all())
+
+
+def text_of(metrics: Iterable[Metric]) -> str:
+    """Metrics, as Prometheus reads them."""
+    lines = []
+    for metric in metrics:
+        lines.append(f"# HELP {metric.name} {metric.meaning}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for suffix, labels, value in metric.samples():
+            inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            lines.append(f"{metric.name}{suffix}{f'{{{inside}}}' if inside else ''} {_number(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _number(value: float) -> str:

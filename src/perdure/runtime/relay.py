@@ -17,6 +17,7 @@ from perdure.ports import Store, Stream
 from perdure.runtime.clock import Clock
 from perdure.runtime.intake import Intake
 from perdure.runtime.mailman import Mailman
+from perdure.runtime.quotas import EVERY, Quotas
 from perdure.runtime.rooms import Rooms
 from perdure.runtime.settings import Settings
 from perdure.runtime.tenants import Resting
@@ -36,6 +37,7 @@ class Relay:
         floor: Floor,
         rooms: Rooms,
         resting: Resting,
+        quotas: Quotas,
         store: Store,
         stream: Stream,
         registry: Registry,
@@ -46,6 +48,7 @@ class Relay:
         self._floor = floor
         self._rooms = rooms
         self._resting = resting
+        self._quotas = quotas
         self._store = store
         self._stream = stream
         self._registry = registry
@@ -73,7 +76,7 @@ class Relay:
                 self._next_round = now + self._grace
                 self._mailman.call_round()
             elif not full and not self._floor.draining:
-                await self._look_who_rests()
+                await self._look_who_waits()
                 limit = min(self._rooms.free(), 500)
                 dues = await self._store.claim(queues, definitions, limit, self._grace)
                 await self._hint(dues)
@@ -93,16 +96,20 @@ class Relay:
                         await self._nudge.wait()
                 self._nudge.clear()
 
-    async def _look_who_rests(self) -> None:
+    async def _look_who_waits(self) -> None:
+        """What was passed over because of its tenant is taken up when nothing is in the way any more."""
         time = asyncio.get_running_loop().time()
         if awake := await self._resting.look(time, self._floor.settings.probe):
             await self._intake.take(awake[: self._rooms.free()])
+        if self._quotas.waiting and (ready := self._quotas.again(self._rooms.free())):
+            await self._intake.take(ready)
 
     def _sleep(self, quiet: bool) -> float:
         """How long not to look: no longer than a lease, so that the end of a dead worker's lease is known in time."""
         settings = self._floor.settings
         idle = settings.lease if settings.probe_idle is None else settings.probe_idle
-        return idle if quiet else min(settings.probe, idle)
+        longest = idle if quiet else min(settings.probe, idle)
+        return min(longest, EVERY) if self._quotas.waiting else longest
 
     async def _hint(self, dues: Sequence[Due]) -> None:
         me = self._floor.me

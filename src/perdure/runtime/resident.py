@@ -100,6 +100,11 @@ class Resident(Course):
         """The definition that it runs, as it would be found in the store."""
         return Ref(tenant_of(self.key), self.workflow.name, self.workflow.version, self.workflow.hash)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the quota of its tenant: nobody's child, and not of the engine's own."""
+        return not self.kin.is_child and ":" not in self.workflow.name
+
     # From outside.
 
     def again(self, held: Held, now: int) -> None:

@@ -86,6 +86,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     api_burst: Count = 2000
     api_rates: str = ""
     api_requests: Count = 1000
+    api_streams: Count = 100
     api_deadline: Seconds = 15.0
     api_writes: Count = 10_000
     api_patience: Seconds = 5.0
@@ -171,6 +172,7 @@ MEANING = {
     "api_burst": "requests that a tenant may send at once, before the rate counts",
     "api_rates": "the same for single tenants, as acme=50, mill=200/400 (a rate, or a rate and a burst)",
     "api_requests": "requests that an API process serves at once, reads and writes each",
+    "api_streams": "logs that one tenant may follow at once at an API process",
     "api_deadline": "how long a request may take to arrive at the API",
     "api_writes": "starts and events that may wait for the store before the API takes no more",
     "api_patience": "how long one of them may wait before the API takes no more",

@@ -33,6 +33,7 @@ from perdure.runtime.leases import Leases
 from perdure.runtime.mailman import Mailman
 from perdure.runtime.metrics import Metrics
 from perdure.runtime.published import Published
+from perdure.runtime.quotas import Quotas
 from perdure.runtime.relay import Relay
 from perdure.runtime.resident import Resident
 from perdure.runtime.rooms import Rooms
@@ -74,12 +75,12 @@ class Worker:
         self.attempts = Attempts(self, client, self._executor, circuits)
         self.attempts.counted = self.metrics.attempted
         self._resting = Resting(store)
+        self._quotas = Quotas(self, store, self._resting)
         self._mailman = Mailman(self, self.rooms, store, published)
-        self._intake = Intake(self, self.rooms, self._resting, store, stream, registry, published, self._mailman, ended)
-        self._relay = Relay(
-            self, self.rooms, self._resting, store, stream, registry, clock, self._intake, self._mailman
-        )
-        self._landing = Landing(self, self.rooms, stream, clock, self._relay, self._mailman, ended)
+        waits = self._resting, self._quotas
+        self._intake = Intake(self, self.rooms, *waits, store, stream, registry, published, self._mailman, ended)
+        self._relay = Relay(self, self.rooms, *waits, store, stream, registry, clock, self._intake, self._mailman)
+        self._landing = Landing(self, self.rooms, self._quotas, stream, clock, self._relay, self._mailman, ended)
         self._committer = Committer(self._landing, store, clock, settings)
         self._errands: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,6 +88,7 @@ class Worker:
         self._lease = int(settings.lease * 1e6)
         self.metrics.holds.read = lambda: len(self.residents)
         self.metrics.residents.read = lambda: len(self.residents) + len(self.rooms.parked)
+        self.metrics.over_quota.read = lambda: self._quotas.waiting
         self.metrics.attempts.read = lambda: self.attempts.running
 
     # Life.

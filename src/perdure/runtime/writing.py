@@ -12,6 +12,7 @@ from perdure.core.records import Hint, Mail, Sent, Start, Started, is_external
 from perdure.errors import UsageError
 from perdure.ports import Joining, Store, Stream
 from perdure.runtime.batch import Batch
+from perdure.runtime.metrics import Counter
 from perdure.runtime.watch import news_of_task
 
 #: Letters, or starts, of one caller that share a transaction.
@@ -29,6 +30,14 @@ class Writes:
         self._stream = stream
         self._grace = grace
         self._group = group
+        self.accepted = Counter(
+            "perdure_accepted_total",
+            "what this process has written for callers: executions started, and messages (events, and requests such as"
+            " cancel); what was there already is not counted again",
+            "what",
+            ("execution", "message"),
+        )
+        self.open()
 
     def open(self) -> None:
         """Begin anew: what waited on an event loop that is gone is gone with it."""
@@ -37,11 +46,15 @@ class Writes:
 
     def crowded(self, most: int, patience: float) -> str:
         """Why nobody should add to what waits for the store; empty while there is no reason."""
-        waiting = len(self.starts) + len(self.sends)
-        if waiting >= most:
+        if (waiting := self.waiting) >= most:
             return f"{waiting:,} writes wait for the store"
         age = max(self.starts.age, self.sends.age)
         return f"a write has waited for {age:.1f} s for the store" if age > patience else ""
+
+    @property
+    def waiting(self) -> int:
+        """How many starts and messages wait for the store."""
+        return len(self.starts) + len(self.sends)
 
     def joining(self) -> Joining:
         """The store, as one that writes in a transaction of the caller's."""
@@ -65,6 +78,7 @@ class Writes:
 
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self._store.start(starts, self._grace())
+        self.accepted.add("execution", answers.count("created"))
         fresh = [
             news_of_task(start) if is_external(start.queue) else Hint(start.key, start.queue)
             for start, answer in zip(starts, answers, strict=True)
@@ -75,6 +89,7 @@ class Writes:
 
     async def _write_sends(self, letters: Sequence[Mail]) -> Sequence[Sent]:
         answers = await self._store.send(letters, self._grace())
+        self.accepted.add("message", sum(sent.answer == "accepted" for sent in answers))
         hints = {
             letter.key: Hint(letter.key, sent.queue, sent.holder)
             for letter, sent in zip(letters, answers, strict=True)

@@ -91,6 +91,15 @@ class _Execution:
     def version(self) -> int:
         return self.rows[-1].version
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is open, nobody's child and not of the engine's own."""
+        return self.status == "open" and self.start.parent is None and ":" not in self.start.workflow
+
+    @property
+    def begun(self) -> bool:
+        return self.waits is not None or len(self.rows) > 1 or (self.wake is not None and self.wake.holder is not None)
+
     def earliest(self) -> int | None:
         """When a claim should next look at it."""
         if self.wake is None:
@@ -459,6 +468,14 @@ class MemoryStore:
             if due is not None and due <= now and it.start.queue:
                 waiting.setdefault(it.start.queue, []).append(due)
         return [Backlog(queue, len(dues), min(dues)) for queue, dues in sorted(waiting.items())]
+
+    async def begun(self, tenant: str, most: int) -> int:
+        ours = (it for key, it in self._executions.items() if tenant_of(key) == tenant)
+        return min(most, sum(it.counts and it.begun for it in ours))
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        there = {key: self._executions[key] for key in keys if key in self._executions}
+        return {key for key, it in there.items() if it.counts and not it.begun}
 
     # Reading
 

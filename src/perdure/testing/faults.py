@@ -279,6 +279,12 @@ class GatedStore:
     async def backlog(self) -> list[Backlog]:
         return await self._gate.call("backlog", None, self._store.backlog)
 
+    async def begun(self, tenant: str, most: int) -> int:
+        return await self._gate.call("begun", None, lambda: self._store.begun(tenant, most))
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        return await self._gate.call("fresh", None, lambda: self._store.fresh(list(keys)))
+
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._gate.call("read", key, lambda: self._store.read(key, after, until, limit))
 

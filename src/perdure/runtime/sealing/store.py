@@ -97,6 +97,14 @@ class SealedStore:
         found: list[Backlog] = await self.inside.backlog()
         return found
 
+    async def begun(self, tenant: str, most: int) -> int:
+        found: int = await self.inside.begun(tenant, most)
+        return found
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        found: set[str] = await self.inside.fresh(keys)
+        return found
+
     # In.
 
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:

@@ -22,6 +22,29 @@ def head_statement(schema: str) -> str:
     return _HEAD.format(schema=schema) + "h.key = $1"
 
 
+_COUNTS = "h.status = 'open' and h.parent is null and position(':' in h.workflow) = 0"
+_BEGUN = (
+    "(w.holder is not null or h.waits is not null"
+    " or (select max(e.version) from {schema}.events e where e.key = h.key) > 1)"
+)
+
+
+def begun_statement(schema: str) -> str:
+    return (
+        f"select count(*) from (select 1 from {schema}.heads h join {schema}.wakes w on w.key = h.key"
+        f" where h.tenant = $1 and {_COUNTS} and {_BEGUN.format(schema=schema)} limit $2) few"
+    )
+
+
+def fresh_statement(schema: str) -> str:
+    """One key after the other, by the indexes: tables that are young have no statistics, and a join would read all."""
+    return (
+        "select u.k from unnest($1::text[]) u(k) where"
+        f" (select {_COUNTS} and not {_BEGUN.format(schema=schema)}"
+        f" from {schema}.heads h, {schema}.wakes w where h.key = u.k and w.key = u.k)"
+    )
+
+
 def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
     """The statement of a search and its parameters."""
     values: list[Any] = []

@@ -316,6 +316,14 @@ class PostgresStore:
     async def backlog(self) -> list[Backlog]:
         return list(starmap(Backlog, await self._calls.run(lambda c: c.fetch(self._sql.backlog), writes=False)))
 
+    async def begun(self, tenant: str, most: int) -> int:
+        found: int = await self._look(tenant, lambda c: c.fetchval(self._sql.begun, tenant, most))
+        return found
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        rows = await self._holds.run(lambda c: c.fetch(self._sql.fresh, list(keys)), writes=False)
+        return {key for (key,) in rows}
+
     # Reading
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:

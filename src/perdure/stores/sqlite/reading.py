@@ -76,6 +76,25 @@ def backlog(db: sqlite3.Connection, now: int) -> list[Backlog]:
     return list(starmap(Backlog, db.execute(_BACKLOG, {"now": now})))
 
 
+def begun(db: sqlite3.Connection, tenant: str, most: int) -> int:
+    few = f"select 1 from heads h join wakes w on w.key = h.key where h.tenant = ? and {_COUNTS} and {_BEGUN} limit ?"
+    found: int = db.execute(f"select count(*) from ({few})", (tenant, most)).fetchone()[0]
+    return found
+
+
+def fresh(db: sqlite3.Connection, keys: Sequence[str]) -> set[str]:
+    statement = (
+        "select h.key from json_each(?) u cross join heads h on h.key = u.value join wakes w on w.key = h.key"
+        f" where {_COUNTS} and not {_BEGUN}"
+    )
+    return {key for (key,) in db.execute(statement, (json.dumps(list(keys)),))}
+
+
+_COUNTS = "h.status = 'open' and h.parent is null and instr(h.workflow, ':') = 0"
+_BEGUN = (
+    "(w.holder is not null or h.waits is not null"
+    " or exists (select 1 from events e where e.key = h.key and e.version > 1))"
+)
 #: Counted up to a limit: what is needed is whether there is much to do, not how much exactly.
 _BACKLOG = """
 select queue, count(*), min(due) from (

@@ -105,6 +105,13 @@ class SqliteStore:
     async def backlog(self) -> list[Backlog]:
         return await self._run(self._reader, lambda db: reading.backlog(db, self._now()))
 
+    async def begun(self, tenant: str, most: int) -> int:
+        return await self._run(self._reader, lambda db: reading.begun(db, tenant, most))
+
+    async def fresh(self, keys: Sequence[str]) -> set[str]:
+        # On the way to a hold, so it must not queue behind a search either.
+        return await self._run(self._writer, lambda db: reading.fresh(db, keys))
+
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
         return await self._run(self._reader, lambda db: reading.rows_of(db, key, after, until, limit))
 

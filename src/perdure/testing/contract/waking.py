@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.core.records import Backlog, Due
+from perdure.core.records import Backlog, Due, Park
 from perdure.ports import Store
 from perdure.testing.contract.stage import (
     DEFINITIONS,
@@ -20,6 +20,7 @@ from perdure.testing.contract.stage import (
     claimed,
     head_of,
     letter,
+    marked,
     scenario,
     take,
 )
@@ -73,6 +74,35 @@ class Waking(StoreTests):
         await begun(store)
         self.advance(3)
         assert await store.backlog() == []
+
+    @scenario
+    async def test_what_has_begun_is_counted_and_what_has_not_is_fresh(self, store: Store) -> None:
+        keys = [f"acme/{number}" for number in range(4)]
+        await store.start([begin(key) for key in keys], GRACE)
+        assert (await store.begun("acme", 10), await store.fresh([*keys, "acme/none"])) == (0, set(keys))
+        held = await take(store, keys[0])
+        assert await store.begun("acme", 10) == 1
+        await held.park(marked())
+        second = await take(store, keys[1])
+        await second.commit(settle=Park("open", None, waits=b"{}"))  # it waits, and its log has nothing to say
+        assert (await store.begun("acme", 10), await store.fresh(keys)) == (2, {keys[2], keys[3]})
+        assert (await store.begun("acme", 1), await store.begun("mill", 10)) == (1, 0)
+        third = await take(store, keys[2])
+        await store.release([(third.key, third.token)])
+        assert await store.fresh(keys) == {keys[2], keys[3]}
+        await (await take(store, keys[0])).end()
+        assert await store.begun("acme", 10) == 1
+
+    @scenario
+    async def test_children_and_inner_executions_and_those_at_rest_are_neither_begun_nor_fresh(
+        self, store: Store
+    ) -> None:
+        await store.start([begin(ONE, parent=TWO, parent_ref=1), begin(THREE, workflow="action:charge")], GRACE)
+        await (await begun(store, TWO)).commit(settle=Park("stuck", None, waits=b"{}"))
+        assert await store.fresh([ONE, TWO, THREE]) == set()
+        for key in (ONE, THREE):
+            await take(store, key)
+        assert await store.begun("acme", 10) == 0
 
     @scenario
     async def test_a_claim_serves_the_tenants_in_turn(self, store: Store) -> None:
