@@ -130,7 +130,6 @@ async def _prepared(store: str, scale: Scale) -> str:
 
 async def _measured(pid: int, address: str, key: str, scale: Scale, servers: Servers) -> dict[str, Any]:
     caller = Caller(address, key)
-    await caller.connect(scale.connections)
 
     def single(number: int) -> bytes:
         body = {"name": "noted", "payload": {"number": number, "note": _NOTE}}
@@ -141,10 +140,12 @@ async def _measured(pid: int, address: str, key: str, scale: Scale, servers: Ser
         return caller.request(f"/v1/executions/e-{number % scale.executions}/events/batch", body)
 
     async def rate(requests: list[bytes], at_once: int) -> tuple[float, list[float], float, float]:
+        await caller.connect(at_once)
         before, database = cpu_of(pid) or 0.0, cpu_of(servers.postgres_pid) or 0.0
         began = time.perf_counter()
         times = await closed(lambda number: caller.send(requests[number]), len(requests), at_once)
         took = time.perf_counter() - began
+        caller.close()  # the server would do so with those that the next part does not use
         costs = (cpu_of(pid) or 0.0) - before, (cpu_of(servers.postgres_pid) or 0.0) - database
         return len(requests) / took, times, *costs
 
@@ -154,6 +155,7 @@ async def _measured(pid: int, address: str, key: str, scale: Scale, servers: Ser
     batches, _, batch_ours, _ = await rate([batch(number) for number in range(scale.batches)], 16)
     half = per_second / 2
     count = min(int(half * scale.paced_seconds), len(singles))
+    await caller.connect(scale.connections)
     quiet = await paced(lambda number: caller.send(singles[number]), count, half)
     caller.close()
     return {

@@ -277,7 +277,7 @@ LISTS: dict[str, list[str]] = {
     "/v1/keys": [""],
 }
 #: What is no list of things: counts, locks, and what belongs to the process.
-OTHERS = {"/v1/actions", "/v1/stats", "/v1/locks", "/v1/metrics"}
+OTHERS = {"/v1/actions", "/v1/quota", "/v1/stats", "/v1/locks", "/v1/metrics"}
 
 
 def test_every_list_is_asked_here() -> None:
@@ -325,6 +325,7 @@ def test_counts_locks_and_numbers_tell_nothing_of_another_tenant(url: str, tmp_p
             await door.app.start(buys, "canary-card", id="canary-more", tenant="zebra")
             await door.app.get("canary-more", "zebra").until("waiting")
             for query in ("", "workflow=far-line", "after=2000-01-01T00:00:00Z"):
+                blank(await door("GET", "/v1/quota"))
                 counted = await door("GET", f"/v1/stats?{query}")
                 assert (counted.json()["total"], counted.json()["workflows"]) == (0, [])
                 blank(counted)

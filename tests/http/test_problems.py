@@ -225,6 +225,7 @@ def test_what_the_store_says_of_itself_is_for_the_log(kind: type[Exception], cap
 def test_a_store_that_fails_is_503_on_every_route_that_asks_it() -> None:
     """Nobody is told that something does not exist, or that nothing is there, by a store that did not answer."""
     without = {
+        "/health",
         "/health/live",
         "/health/ready",  # asks for the time, which this store still tells
         "/openapi.json",
