@@ -321,7 +321,7 @@ def test_webhooks_find_the_same_secrets_and_log_lines_do_not_show_them() -> None
 # The canary.
 
 
-@action(name="secrets.canary", retries=1, heartbeat="10s")
+@action(name="secrets.told", retries=1, heartbeat="10s")
 async def leaky(key: Secret, way: str) -> str:
     value = key.reveal()
     log.warning("with %s", value)
@@ -342,7 +342,7 @@ async def leaky(key: Secret, way: str) -> str:
     return "done"
 
 
-@workflow(name="secrets-canary")
+@workflow(name="secrets-told")
 async def careless(way: str) -> str:
     return await leaky(secret("canary"), way)
 
