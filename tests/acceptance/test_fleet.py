@@ -16,6 +16,7 @@ import pytest
 from perdure import Perdure, Run
 from perdure.testing.invariants import check_log
 from tests.acceptance.fleet_process import climb, echo
+from tests.cli.processes import stop_between_writes
 
 PROGRAM = Path(__file__).parent / "fleet_process.py"
 
@@ -103,7 +104,7 @@ def test_a_worker_that_was_stopped_past_its_lease_leaves_a_right_log(fleet: Flee
             async with asyncio.timeout(30):
                 while len(await run.log()) < 5:
                     await asyncio.sleep(0.01)
-            os.kill(sleeper.pid, signal.SIGSTOP)
+            stop_between_writes(sleeper.pid, fleet.database)
             await asyncio.to_thread(fleet.grow)
             async with asyncio.timeout(30):
                 while "TakenOver" not in [entry.type for entry in await run.log()]:

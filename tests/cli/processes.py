@@ -6,10 +6,12 @@ import os
 import queue
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 TIMEOUT = 20.0
@@ -82,3 +84,18 @@ class Process:
         self._popen.wait(TIMEOUT)
         self._reader.join(TIMEOUT)
         self._pipe.close()
+
+
+def stop_between_writes(pid: int, database: Path) -> None:
+    """SIGSTOP. Stopped inside a transaction it would keep the file's one write lock: nobody writes then until it goes on."""
+    with closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as probe:
+        for _ in range(1000):
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+                continue
+            probe.execute("ROLLBACK")
+            return
+    raise AssertionError("never found between two of its writes")

@@ -24,7 +24,7 @@ from perdure.stores.sqlite import SqliteStore
 from perdure.streams.local import LocalStream
 from perdure.testing import World
 from perdure.testing.invariants import check_log
-from tests.cli.processes import Process
+from tests.cli.processes import Process, stop_between_writes
 
 effects: list[tuple[str, float]] = []
 
@@ -201,7 +201,7 @@ def test_a_process_stopped_for_longer_than_its_lease_is_refused_when_it_wakes(tm
         with Process("start", "flow.py", "flow", str(tmp_path), "--id", "r", "--store", store, cwd=tmp_path) as start:
             assert start.end() == 0
         zombie.line("begins")
-        zombie.signal(signal.SIGSTOP)
+        stop_between_writes(zombie.pid, tmp_path / "l.db")
         with Process(*words, cwd=tmp_path, **quick) as other:
             other.line("begins")
             (tmp_path / "gate").touch()
