@@ -87,7 +87,7 @@ class Process:
 
 
 def stop_between_writes(pid: int, database: Path) -> None:
-    """SIGSTOP. Stopped inside a transaction it would keep the file's one write lock: nobody writes then until it goes on."""
+    """SIGSTOP. Stopped inside a transaction it would keep the one write lock: nobody could write until it goes on."""
     with closing(sqlite3.connect(database, timeout=0.1, isolation_level=None)) as probe:
         for _ in range(1000):
             os.kill(pid, signal.SIGSTOP)
