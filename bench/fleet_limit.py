@@ -31,7 +31,7 @@ from bench.limit import increment
 from bench.load import One, obey, say
 from perdure.core.events import ActionSettled, Completed, Started, row
 from perdure.core.records import Row
-from perdure.runtime.batch import Batch
+from perdure.runtime.callers.batch import Batch
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.postgres.address import read_address
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.events import ActionSettled, Completed, Started, row
-from perdure.runtime.batch import Batch
+from perdure.runtime.callers.batch import Batch
 
 _HEAD = (
     "insert into heads (key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"

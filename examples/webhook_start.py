@@ -19,7 +19,7 @@ from perdure import Callback, Perdure, action, event, workflow
 from perdure.core import signing
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.hooks import Sending, Starting
+from perdure.runtime.web.hooks import Sending, Starting
 
 # In real life a secret comes from whatever runs the process. What the store keeps of it is its name, `env:SHOP`.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -55,19 +55,19 @@ from perdure.flows.person import Escalate, Role, person, role
 from perdure.flows.secret import Secret, secret
 from perdure.flows.workflow import Workflow, workflow
 from perdure.runtime.app import Page, Perdure
-from perdure.runtime.bulk import Bulk, Operation
-from perdure.runtime.callbacks import webhook_sink
-from perdure.runtime.dead import Dead, DeadPage, Handled
-from perdure.runtime.definitions import Definitions
-from perdure.runtime.locks import Lock
-from perdure.runtime.published import Definition
-from perdure.runtime.routing import Routed
+from perdure.runtime.callers.routing import Routed
+from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.callers.whereabouts import EventStatus
+from perdure.runtime.definitions.definitions import Definitions
+from perdure.runtime.definitions.published import Definition
+from perdure.runtime.managing.bulk import Bulk, Operation
+from perdure.runtime.managing.dead import Dead, DeadPage, Handled
+from perdure.runtime.managing.locks import Lock
+from perdure.runtime.managing.schedules import Fired, Schedule, Schedules
+from perdure.runtime.managing.tasks import Task, TaskPage, Tasks
 from perdure.runtime.run import Run
-from perdure.runtime.schedules import Fired, Schedule, Schedules
-from perdure.runtime.sending import NewEvent
 from perdure.runtime.settings import Settings
-from perdure.runtime.tasks import Task, TaskPage, Tasks
-from perdure.runtime.whereabouts import EventStatus
+from perdure.runtime.web.callbacks import webhook_sink
 
 if TYPE_CHECKING:
     from perdure.client import Client

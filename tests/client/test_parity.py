@@ -18,9 +18,9 @@ from perdure.client.run import RemoteRun
 from perdure.client.schedules import RemoteSchedules
 from perdure.client.tasks import RemoteTasks
 from perdure.http.keys import Keys
-from perdure.runtime.audit import Audit
-from perdure.runtime.external import ExternalTasks
-from perdure.runtime.hooks import Hooks
+from perdure.runtime.external.external import ExternalTasks
+from perdure.runtime.managing.audit import Audit
+from perdure.runtime.web.hooks import Hooks
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (Perdure, Client),
@@ -84,8 +84,8 @@ ABSENT: dict[type[Any], dict[str, str]] = {
 ADDED: dict[type[Any], dict[str, str]] = {
     Client: {
         "health": "an application in the same process is as well as its process",
-        "stats": "the application has `perdure.runtime.overview.stats`",
-        "workers": "the application has `perdure.runtime.overview.workers`",
+        "stats": "the application has `perdure.runtime.managing.overview.stats`",
+        "workers": "the application has `perdure.runtime.managing.overview.workers`",
         "metrics": "the application has those of its worker",
         "quota": "the application has `app.tenants.quota`",
     },

@@ -44,7 +44,7 @@ from perdure.errors import (
     TaskNotFound,
     UsageError,
 )
-from perdure.runtime.hook_log import Sending, Starting
+from perdure.runtime.web.hook_log import Sending, Starting
 from tests.client.served import Served, run
 from tests.client.test_client import Flaky
 

@@ -38,10 +38,10 @@ from perdure.core import events as ev
 from perdure.core.copies import FORMAT
 from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
-from perdure.runtime.external import ExternalTasks
+from perdure.runtime.external.external import ExternalTasks
+from perdure.runtime.managing.tenants import Tenants
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
-from perdure.runtime.tenants import Tenants
 from tests.docs import pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits

@@ -10,7 +10,7 @@ import pytest
 from perdure import ExecutionFailed, Run
 from perdure.core import events as ev
 from perdure.flows.graph import Graph
-from perdure.runtime.tasks import Task
+from perdure.runtime.managing.tasks import Task
 from perdure.testing import World
 from tests.flows.making import body, graph
 

@@ -12,7 +12,7 @@ from perdure.core import events as ev
 from perdure.flows.machine import build, check
 from perdure.flows.registry import registry
 from perdure.flows.rehearsal import rehearse
-from perdure.runtime.tasks import Task
+from perdure.runtime.managing.tasks import Task
 from perdure.testing import World
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}

@@ -23,7 +23,7 @@ from perdure.errors import (
     NotRegistered,
     UsageError,
 )
-from perdure.runtime.tasks import Task
+from perdure.runtime.managing.tasks import Task
 from perdure.testing import World
 from perdure.testing.faults import CrashPoints
 

@@ -15,7 +15,7 @@ from perdure.core.records import Start, Started
 from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.http.api import ALL, api
 from perdure.http.audit import NOTED, act_of
-from perdure.runtime.audit import LONGEST, Act
+from perdure.runtime.managing.audit import LONGEST, Act
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import MemoryStream
 from tests.http.test_api import MACHINE, Door, People, problem, served

@@ -20,8 +20,8 @@ from perdure.errors import HookNotFound, InvalidValue, SecretMissing, Unauthenti
 from perdure.http import rates
 from perdure.http.api import api
 from perdure.http.rates import Pace
-from perdure.runtime.hook_log import Routing, Sending, Starting, fold, key_of_hook, record_of
-from perdure.runtime.registers import FRESH
+from perdure.runtime.managing.registers import FRESH
+from perdure.runtime.web.hook_log import Routing, Sending, Starting, fold, key_of_hook, record_of
 from tests.http.test_api import Door, People, problem
 
 OLD, NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

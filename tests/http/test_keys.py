@@ -17,8 +17,8 @@ from perdure.core.records import Head, Query
 from perdure.errors import InvalidValue, KeyNotFound, StoreUnavailable, Unauthenticated, UsageError
 from perdure.http.key_log import HOME, KEY, fold, key_of_key, record_of
 from perdure.http.keys import Keys, NewKey
-from perdure.runtime import registers as module
-from perdure.runtime.registers import FRESH
+from perdure.runtime.managing import registers as module
+from perdure.runtime.managing.registers import FRESH
 from perdure.testing import run as virtually
 
 DAY = 24 * 3600

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import action, event, workflow
 from perdure.core import events as ev
-from perdure.runtime import overview
+from perdure.runtime.managing import overview
 from tests.http.test_api import Door, problem, served
 
 

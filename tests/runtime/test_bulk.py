@@ -22,7 +22,7 @@ flags: dict[str, bool] = {}
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     flags.clear()
-    monkeypatch.setattr("perdure.runtime.bulk.PAGE", 3)
+    monkeypatch.setattr("perdure.runtime.managing.bulk.PAGE", 3)
     monkeypatch.setattr(flows, "ROUND", 2)
 
 

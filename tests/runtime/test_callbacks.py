@@ -21,7 +21,7 @@ import pytest
 from perdure import Callback, CloudEvent, Perdure, event, webhook_sink, workflow
 from perdure.core import signing
 from perdure.errors import ExecutionExists, ExecutionFailed, External, OutboundRefused, SecretMissing, UsageError
-from perdure.runtime.outbound import Outbound, Reply
+from perdure.runtime.web.outbound import Outbound, Reply
 from perdure.testing import World
 from tests.http.receiver import Got, receiving
 

@@ -12,7 +12,7 @@ from perdure.core import events as ev
 from perdure.core.records import Commit, Held, Row
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
-from perdure.runtime import dead
+from perdure.runtime.managing import dead
 from perdure.testing import World
 
 
@@ -113,7 +113,7 @@ async def test_only_what_is_stuck_is_a_case(world: World) -> None:
 
 
 def test_every_cause_can_be_mended() -> None:
-    from perdure.runtime import course
+    from perdure.runtime.execution import course
 
     assert {*course.CAUSES.values(), "lapses", "sealed", "engine"} == set(dead.CAUSES)
 

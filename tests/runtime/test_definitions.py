@@ -28,8 +28,8 @@ from perdure.errors import (
 from perdure.flows import kinds
 from perdure.flows.reading import content_hash
 from perdure.flows.registry import registry
-from perdure.runtime import publishing
-from perdure.runtime.published import Published, Ref, blank, fold, index_of, key_of_definition
+from perdure.runtime.definitions.published import Published, Ref, blank, fold, index_of, key_of_definition
+from perdure.runtime.managing import publishing
 from perdure.stores.memory import MemoryStore
 from perdure.testing import World
 from perdure.testing.faults import CrashPoints, Process

@@ -13,8 +13,8 @@ import pytest
 from perdure import Perdure, action
 from perdure.core import events as ev
 from perdure.flows.registry import registry
-from perdure.runtime import publishing
-from perdure.runtime.published import blank, key_of_definition
+from perdure.runtime.definitions.published import blank, key_of_definition
+from perdure.runtime.managing import publishing
 from tests.flows.script import known, script
 
 

@@ -24,8 +24,8 @@ from perdure.errors import (
 )
 from perdure.flows.bound import Absent, bind
 from perdure.flows.registry import registry
-from perdure.runtime.handing import ExternalTask
-from perdure.runtime.ticket import read_ticket
+from perdure.runtime.external.handing import ExternalTask
+from perdure.runtime.external.ticket import read_ticket
 from perdure.testing import World
 from tests.flows.making import body
 

@@ -15,9 +15,9 @@ from perdure import Perdure, action, workflow
 from perdure.core.records import Head
 from perdure.errors import SettingsError, StoreUnavailable
 from perdure.ports import Store, Stream
-from perdure.runtime import health
-from perdure.runtime.health import shifted
-from perdure.runtime.worker import Worker
+from perdure.runtime.telemetry import health
+from perdure.runtime.telemetry.health import shifted
+from perdure.runtime.work.worker import Worker
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.streams.local import LocalStream

@@ -18,7 +18,7 @@ import pytest
 
 from perdure import Perdure, action, workflow
 from perdure.ports import Twinned
-from perdure.runtime.worker import Worker
+from perdure.runtime.work.worker import Worker
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.streams.local import LocalStream

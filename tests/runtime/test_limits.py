@@ -10,7 +10,7 @@ import pytest
 from perdure import Perdure, action, workflow
 from perdure.core.records import tenant_of
 from perdure.errors import UsageError
-from perdure.runtime.slots import ActionSlots, Slots
+from perdure.runtime.attempts.slots import ActionSlots, Slots
 from perdure.testing import World
 
 seen: list[Any] = []

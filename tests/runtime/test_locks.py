@@ -13,8 +13,8 @@ import pytest
 from perdure import LockLost, LockTaken, Perdure, action, workflow
 from perdure.errors import SettingsError
 from perdure.ports import Locks
-from perdure.runtime import locks
-from perdure.runtime.locks import StoreLocks
+from perdure.runtime.managing import locks
+from perdure.runtime.managing.locks import StoreLocks
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
 from perdure.testing import World

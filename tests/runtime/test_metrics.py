@@ -13,8 +13,8 @@ import pytest
 from perdure import ActionFailed, ExecutionCancelled, ExecutionFailed, ExecutionStuck, Perdure, Retry, action, workflow
 from perdure.core.records import Backlog, Hint, Outcome
 from perdure.errors import OutcomeUnknown, StoreUnavailable
-from perdure.runtime.metrics import CAUSES, OUTCOMES, TROUBLES, Counter, Histogram, Metrics, QueueGauge
-from perdure.runtime.worker import Worker
+from perdure.runtime.telemetry.metrics import CAUSES, OUTCOMES, TROUBLES, Counter, Histogram, Metrics, QueueGauge
+from perdure.runtime.work.worker import Worker
 from perdure.stores.memory import MemoryStore
 from perdure.streams.local import LocalStream
 from perdure.streams.memory import MemoryStream

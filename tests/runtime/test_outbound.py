@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from perdure.errors import External, OutboundRefused
-from perdure.runtime.addresses import allowed
-from perdure.runtime.outbound import Outbound
+from perdure.runtime.web.addresses import allowed
+from perdure.runtime.web.outbound import Outbound
 from tests.http.receiver import closed, receiving
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from perdure import ActionFailed, ExecutionCancelled, ExecutionFailed, Perdure, action
 from perdure.errors import UsageError
-from perdure.runtime.processes import Processes
+from perdure.runtime.attempts.processes import Processes
 from perdure.runtime.run import Run
 from perdure.testing import World
 from tests.runtime import computing

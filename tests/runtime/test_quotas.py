@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Perdure, action, event, workflow
 from perdure.errors import StoreUnavailable, UsageError
-from perdure.runtime.quotas import Quotas
+from perdure.runtime.work.quotas import Quotas
 from perdure.stores.memory import MemoryStore
 
 running: set[str] = set()

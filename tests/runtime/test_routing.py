@@ -28,7 +28,7 @@ from perdure import (
 )
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
-from perdure.runtime import routing
+from perdure.runtime.callers import routing
 from perdure.testing import World
 
 

@@ -19,15 +19,15 @@ from perdure.core.records import Hint
 from perdure.errors import ExecutionStuck, KeyShredded, SettingsError, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.batch import Batch
-from perdure.runtime.ends import end_of, news_of
-from perdure.runtime.health import Checks
-from perdure.runtime.metrics import Metrics
+from perdure.runtime.callers.batch import Batch
+from perdure.runtime.callers.ends import end_of, news_of
+from perdure.runtime.callers.states import WORTHWHILE
 from perdure.runtime.sealing.keyring import DirectoryRing
 from perdure.runtime.sealing.seals import Seals
 from perdure.runtime.sealing.store import SealedStore
 from perdure.runtime.sealing.stream import SealedCache, SealedStream
-from perdure.runtime.states import WORTHWHILE
+from perdure.runtime.telemetry.health import Checks
+from perdure.runtime.telemetry.metrics import Metrics
 from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 from tests.stores.sealing import Ring

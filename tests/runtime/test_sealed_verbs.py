@@ -23,9 +23,9 @@ from perdure.core import copies, signing
 from perdure.errors import ExecutionFailed, KeyShredded, Unauthenticated, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.hook_log import Starting
+from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.sealing.keyring import DirectoryRing
-from perdure.runtime.sending import NewEvent
+from perdure.runtime.web.hook_log import Starting
 from tests.http.receiver import receiving
 from tests.runtime.test_sealed import dumped_postgres, dumped_redis
 from tests.stores.sealing import Ring

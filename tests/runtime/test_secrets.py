@@ -43,7 +43,7 @@ from perdure.runtime.secrets import (
     source_of,
     watch as watched,
 )
-from perdure.runtime.telemetry import configure
+from perdure.runtime.telemetry.logs import configure
 from perdure.testing import World
 
 CANARY = 'canary-9f3b/7"q e1'

@@ -13,7 +13,7 @@ from perdure import Perdure, action, workflow
 from perdure.errors import StoreError
 from perdure.runtime import service
 from perdure.runtime.service import serve
-from perdure.runtime.worker import Worker
+from perdure.runtime.work.worker import Worker
 
 began = asyncio.Event()
 gate = asyncio.Event()

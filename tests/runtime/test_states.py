@@ -11,7 +11,8 @@ import pytest
 from perdure import Perdure, action, event, workflow
 from perdure.core import view
 from perdure.core.records import Row
-from perdure.runtime import states, urls
+from perdure.runtime import urls
+from perdure.runtime.callers import states
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
 

@@ -13,7 +13,7 @@ import pytest
 from perdure import ExecutionStuck, Forbidden, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import Commit
-from perdure.runtime.telemetry import JsonLines
+from perdure.runtime.telemetry.logs import JsonLines
 from perdure.testing import World
 
 steps: list[str] = []

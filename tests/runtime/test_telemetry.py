@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from perdure import Settings, action, workflow
-from perdure.runtime.telemetry import configure, escaped
+from perdure.runtime.telemetry.logs import configure, escaped
 from perdure.testing import World
 
 log = logging.getLogger("perdure.telemetry-test")

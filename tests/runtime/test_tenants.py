@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Perdure, action, event, workflow
 from perdure.errors import UsageError
-from perdure.runtime.tenants import Resting
+from perdure.runtime.managing.tenants import Resting
 
 ran: list[str] = []
 

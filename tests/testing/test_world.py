@@ -233,7 +233,7 @@ async def test_check_finds_an_execution_that_nothing_will_wake(world):
 
 
 def test_a_mistake_inside_a_worker_fails_the_test(monkeypatch):
-    monkeypatch.setattr("perdure.runtime.resident.Resident.launch", lambda self, now: 1 / 0)
+    monkeypatch.setattr("perdure.runtime.execution.resident.Resident.launch", lambda self, now: 1 / 0)
 
     async def main() -> None:
         async with World() as world:

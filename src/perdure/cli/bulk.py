@@ -22,7 +22,7 @@ from perdure.cli.runs import PATIENCE, Reason, needs
 from perdure.core.records import ENDED, ShownStatus
 from perdure.flows.bulk import Act
 from perdure.runtime.app import Perdure
-from perdure.runtime.bulk import Operation
+from perdure.runtime.managing.bulk import Operation
 
 group = typer.Typer(
     name="bulk",

@@ -42,7 +42,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.runtime.app import Perdure
-from perdure.runtime.audit import Act
+from perdure.runtime.managing.audit import Act
 from perdure.runtime.sources import CONFIG
 from perdure.runtime.urls import redacted
 

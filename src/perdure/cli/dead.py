@@ -19,9 +19,9 @@ from perdure.cli.display import add_row, ago, compact, entry_cells, entry_data, 
 from perdure.cli.runs import Reason, needs, taken
 from perdure.core.view import Entry
 from perdure.errors import UsageError
-from perdure.runtime import dead as letters
 from perdure.runtime.app import Perdure
-from perdure.runtime.dead import CAUSES, Case, Dead, Handled
+from perdure.runtime.managing import dead as letters
+from perdure.runtime.managing.dead import CAUSES, Case, Dead, Handled
 
 group = typer.Typer(
     name="dead",

@@ -22,8 +22,8 @@ from perdure.cli.runs import Reason
 from perdure.errors import DefinitionInvalid, UsageError
 from perdure.flows.bound import Problem
 from perdure.flows.reading import LENGTH
-from perdure.runtime.definitions import Change, Listing, Version
-from perdure.runtime.published import Definition
+from perdure.runtime.definitions.definitions import Change, Listing, Version
+from perdure.runtime.definitions.published import Definition
 
 PANEL = "Definitions"
 group = typer.Typer(

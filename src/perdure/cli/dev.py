@@ -28,10 +28,11 @@ from perdure.cli.samples import curls
 from perdure.core.records import ENDED, Head, id_of
 from perdure.errors import StoreError, UsageError
 from perdure.flows.registry import registry
-from perdure.runtime import service, telemetry
+from perdure.runtime import service
 from perdure.runtime.app import Perdure
+from perdure.runtime.telemetry import logs as telemetry
 from perdure.runtime.urls import redacted
-from perdure.runtime.worker import Worker
+from perdure.runtime.work.worker import Worker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,7 +19,7 @@ from perdure.core import events as ev
 from perdure.core.durations import show as span
 from perdure.core.records import Head, id_of, tenant_of
 from perdure.core.view import Entry, moment
-from perdure.runtime.registers import Change
+from perdure.runtime.managing.registers import Change
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -112,7 +112,7 @@ def _console(file: Any) -> Console:
 
 
 def plain(text: str) -> str:
-    from perdure.runtime.telemetry import escaped
+    from perdure.runtime.telemetry.logs import escaped
 
     return escaped(text)
 

@@ -14,9 +14,9 @@ from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, changes, pairs, styled, table
 from perdure.core.signing import KINDS, Kind
 from perdure.errors import UsageError
-from perdure.runtime.hook_log import Does, Routing, Sending, Starting
-from perdure.runtime.hooks import Hook
-from perdure.runtime.registers import FRESH
+from perdure.runtime.managing.registers import FRESH
+from perdure.runtime.web.hook_log import Does, Routing, Sending, Starting
+from perdure.runtime.web.hooks import Hook
 
 PANEL = "Access"
 group = typer.Typer(

@@ -16,7 +16,7 @@ from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, changes, pairs, styled, table
 from perdure.http.caller import ROLES
 from perdure.http.keys import ApiKey, Keys, NewKey
-from perdure.runtime.registers import FRESH
+from perdure.runtime.managing.registers import FRESH
 
 PANEL = "Access"
 group = typer.Typer(

@@ -27,7 +27,7 @@ from perdure.core.replay import Replay
 from perdure.errors import PerdureError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.app import Perdure
-from perdure.runtime.published import ref_in
+from perdure.runtime.definitions.published import ref_in
 
 PANEL = "Logs"
 _OPEN: tuple[ShownStatus, ...] = ("running", "waiting", "paused", "stuck")

@@ -19,7 +19,7 @@ from perdure.cli.display import add_row, ago, brief, compact, pairs, styled, tab
 from perdure.errors import UsageError
 from perdure.flows.person import Role
 from perdure.runtime.app import Perdure
-from perdure.runtime.tasks import PATIENCE, Task, TaskStatus
+from perdure.runtime.managing.tasks import PATIENCE, Task, TaskStatus
 
 group = typer.Typer(
     name="tasks",

@@ -42,8 +42,9 @@ def worker(
 
     Example: perdure worker shop.py --queues default,mail --concurrency 50 --processes 4 --health 127.0.0.1:9464
     """
-    from perdure.runtime import service, telemetry
-    from perdure.runtime.worker import Worker
+    from perdure.runtime import service
+    from perdure.runtime.telemetry import logs as telemetry
+    from perdure.runtime.work.worker import Worker
 
     # Only what is given on the command line goes above the module's own settings.
     log_format = "json" if call.show.json else None
@@ -81,7 +82,8 @@ def worker(
 
 def _supervise(settings: Settings, all_logs: bool) -> int:
     """The same command again in each process, which sees that it is one of many and takes its own port."""
-    from perdure.runtime import health, supervisor, telemetry
+    from perdure.runtime import supervisor
+    from perdure.runtime.telemetry import health, logs as telemetry
 
     if settings.store.startswith("memory:"):
         raise UsageError("memory:// lives and dies with its process: several need a store that they share, --store")

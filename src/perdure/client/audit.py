@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure.client.door import Door, path_of
-from perdure.runtime.audit import AuditPage, Noted
+from perdure.runtime.managing.audit import AuditPage, Noted
 
 _PAGE = 500
 

@@ -12,7 +12,7 @@ from perdure.core.records import ShownStatus
 from perdure.flows.bulk import Act
 from perdure.http.bulk import BulkIn, FilterIn, OperationsOut
 from perdure.http.forms import StartedOut
-from perdure.runtime.bulk import Operation
+from perdure.runtime.managing.bulk import Operation
 
 
 class RemoteBulk:

@@ -39,11 +39,11 @@ from perdure.http.forms import ExecutionsOut, StartedOut, StartIn
 from perdure.http.overview import LockOut, WorkersOut
 from perdure.http.quota import QuotaOut
 from perdure.http.system import HealthOut, WhichIn
-from perdure.runtime.dead import DeadPage, Handled
-from perdure.runtime.locks import LockState
-from perdure.runtime.overview import Stats, WorkerSeen
-from perdure.runtime.routing import Routed
-from perdure.runtime.sending import NewEvent
+from perdure.runtime.callers.routing import Routed
+from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.managing.dead import DeadPage, Handled
+from perdure.runtime.managing.locks import LockState
+from perdure.runtime.managing.overview import Stats, WorkerSeen
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

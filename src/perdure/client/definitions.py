@@ -9,9 +9,9 @@ from perdure.client.door import Door, path_of
 from perdure.errors import DefinitionNotFound
 from perdure.flows.bound import Problem
 from perdure.http.definitions import ActionsOut, ChangesOut, DefinitionIn, ListingsOut, ProblemsOut, VersionIn
-from perdure.runtime import bundles
-from perdure.runtime.definitions import Change, Listing, Version
-from perdure.runtime.published import Definition
+from perdure.runtime.definitions import bundles
+from perdure.runtime.definitions.definitions import Change, Listing, Version
+from perdure.runtime.definitions.published import Definition
 
 _PATH = path_of("definitions")
 

@@ -13,8 +13,8 @@ from typing import Any
 from perdure.client.door import Door, path_of, span
 from perdure.core.durations import Duration, seconds
 from perdure.http.external import CompleteIn, FailIn, HeartbeatIn, PollIn, TasksOut
-from perdure.runtime.external import Beat
-from perdure.runtime.handing import ExternalTask
+from perdure.runtime.external.external import Beat
+from perdure.runtime.external.handing import ExternalTask
 
 
 class RemoteExternalTasks:

@@ -6,9 +6,9 @@ from perdure.client.door import Door, path_of, span
 from perdure.core.durations import Duration
 from perdure.core.signing import Kind
 from perdure.http.hooks import HookIn, HookOut, HooksOut, RotateIn
-from perdure.runtime.hook_log import Does
-from perdure.runtime.hooks import Hook
-from perdure.runtime.registers import Change
+from perdure.runtime.managing.registers import Change
+from perdure.runtime.web.hook_log import Does
+from perdure.runtime.web.hooks import Hook
 
 
 class RemoteHooks:

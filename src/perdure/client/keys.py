@@ -8,7 +8,7 @@ from perdure.client.door import Door, path_of, span
 from perdure.core.durations import Duration
 from perdure.http.key_routes import KeyIn, KeyOut, KeysOut, RotateIn
 from perdure.http.keys import ApiKey, NewKey
-from perdure.runtime.registers import Change
+from perdure.runtime.managing.registers import Change
 
 
 class RemoteKeys:

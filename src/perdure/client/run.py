@@ -33,8 +33,8 @@ from perdure.http.forms import (
     StartedOut,
     StateOut,
 )
-from perdure.runtime.sending import NewEvent
-from perdure.runtime.whereabouts import EventStatus
+from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.callers.whereabouts import EventStatus
 
 R_co = TypeVar("R_co", covariant=True)
 #: Seconds for which one request waits for the end.

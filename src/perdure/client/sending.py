@@ -16,8 +16,8 @@ from perdure.http.cloudevents import BATCH, MOST
 from perdure.http.events import Receipt
 from perdure.http.forms import EventIn
 from perdure.http.routing import OneRouted
-from perdure.runtime.routing import Routed
-from perdure.runtime.sending import NewEvent
+from perdure.runtime.callers.routing import Routed
+from perdure.runtime.callers.sending import NewEvent
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from perdure.client.door import Door, path_of, span
 from perdure.core.durations import Duration, seconds
 from perdure.flows.person import Assigned, people
 from perdure.http.tasks import FilledIn, PeopleIn
-from perdure.runtime.tasks import PATIENCE, Task, TaskPage, TaskStatus
+from perdure.runtime.managing.tasks import PATIENCE, Task, TaskPage, TaskStatus
 
 #: The status of an answer without a verdict.
 _UNDECIDED = 202

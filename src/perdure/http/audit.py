@@ -12,7 +12,7 @@ from msgspec import Struct
 from perdure.http import forms
 from perdure.http.caller import Scope
 from perdure.http.route import Answer, Call, Nothing, Route, Routes
-from perdure.runtime.audit import Act, AuditPage
+from perdure.runtime.managing.audit import Act, AuditPage
 
 routes = Routes("audit")
 #: What changes the course of executions, their definitions or who may do so is noted before it is done.

@@ -11,7 +11,7 @@ from perdure.flows.bulk import Act
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key
-from perdure.runtime.bulk import Operation
+from perdure.runtime.managing.bulk import Operation
 
 routes = Routes("bulk")
 

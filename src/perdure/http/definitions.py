@@ -12,8 +12,8 @@ from perdure.flows.bound import Problem
 from perdure.flows.registry import registry
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.runtime.definitions import Change, Listing
-from perdure.runtime.published import Definition
+from perdure.runtime.definitions.definitions import Change, Listing
+from perdure.runtime.definitions.published import Definition
 
 routes = Routes("definitions")
 

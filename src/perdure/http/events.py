@@ -14,9 +14,9 @@ from perdure.http.cloudevents import BATCH, MOST, STRUCTURED, Clouds
 from perdure.http.problems import Problem, Refused, problem_of
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, run_of, settled, where
+from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.run import Run
-from perdure.runtime.sending import NewEvent
-from perdure.runtime.whereabouts import EventStatus
 
 routes = Routes("events")
 Several = Annotated[list[forms.EventIn], Meta(min_length=1, max_length=MOST)]

@@ -13,7 +13,7 @@ from perdure.flows.diagram import svg
 from perdure.http import cloudevents, forms
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
-from perdure.runtime.whereabouts import as_cloudevent, logged
+from perdure.runtime.callers.whereabouts import as_cloudevent, logged
 
 routes = Routes("executions")
 

@@ -10,8 +10,8 @@ from perdure.core.durations import seconds
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import seconds_of
-from perdure.runtime.external import MOST, Beat
-from perdure.runtime.handing import ExternalTask
+from perdure.runtime.external.external import MOST, Beat
+from perdure.runtime.external.handing import ExternalTask
 
 routes = Routes("external tasks")
 Token = Annotated[str, Meta(min_length=1, description="As it was given with the task.")]

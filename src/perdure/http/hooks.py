@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 
 from perdure.core.signing import Kind
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.runtime.hook_log import Does
-from perdure.runtime.hooks import Hook, Receipt
-from perdure.runtime.registers import Change
+from perdure.runtime.managing.registers import Change
+from perdure.runtime.web.hook_log import Does
+from perdure.runtime.web.hooks import Hook, Receipt
 
 routes = Routes("hooks")
 Reference = Annotated[str, Meta(description="Where the secret lies, as `file:NAME`; never the secret itself.")]

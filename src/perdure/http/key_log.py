@@ -25,7 +25,7 @@ from msgspec import Raw, Struct, structs
 from perdure.core import events as ev
 from perdure.core.records import Head, Row, Start, key_of
 from perdure.errors import Undecodable
-from perdure.runtime.publishing import Ledger
+from perdure.runtime.managing.publishing import Ledger
 
 #: The workflow of such an execution.
 KEY = "key:"

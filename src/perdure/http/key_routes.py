@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from perdure.http.keys import ApiKey, Keys, NewKey
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.runtime.registers import Change
+from perdure.runtime.managing.registers import Change
 
 routes = Routes("keys")
 Roles = Annotated[list[str], Meta(min_length=1, max_length=50)]

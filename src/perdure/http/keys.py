@@ -38,8 +38,8 @@ from perdure.http.key_log import (
     write_key,
 )
 from perdure.runtime.app import Perdure
-from perdure.runtime.publishing import Decide, Deed
-from perdure.runtime.registers import FRESH, Change, Recent, Register
+from perdure.runtime.managing.publishing import Decide, Deed
+from perdure.runtime.managing.registers import FRESH, Change, Recent, Register
 
 log = logging.getLogger("perdure.http")
 #: A use is noted if none was for so many microseconds: a log that grew with every request would be of no use.

@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from perdure.http.route import Answer, Call, Nothing, Plain, Routes
-from perdure.runtime import overview
-from perdure.runtime.metrics import CONTENT_TYPE, text_of
+from perdure.runtime.managing import overview
+from perdure.runtime.telemetry.metrics import CONTENT_TYPE, text_of
 
 routes = Routes("overview")
 

@@ -11,7 +11,7 @@ from perdure.errors import PerdureError
 from perdure.http.cloudevents import BATCH, STRUCTURED, Clouds, only
 from perdure.http.problems import Problem, problem_of
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.runtime.routing import Routed
+from perdure.runtime.callers.routing import Routed
 
 routes = Routes("events")
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from perdure.flows.schedule import CatchUp, Overlap
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key
-from perdure.runtime.schedules import Schedule
+from perdure.runtime.managing.schedules import Schedule
 
 routes = Routes("schedules")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
-from perdure.runtime.metrics import Counter, Gauge, Metric, Pairs
+from perdure.runtime.telemetry.metrics import Counter, Gauge, Metric, Pairs
 
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 #: By what a problem is called, else by its status.

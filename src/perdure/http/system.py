@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from perdure.errors import StoreError
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.runtime.dead import DeadPage, Handled
+from perdure.runtime.managing.dead import DeadPage, Handled
 
 routes = Routes("system")
 #: Seconds that the store may take to tell the time.

@@ -17,7 +17,7 @@ from perdure.http.forms import Limit, Wait
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, seconds_of
-from perdure.runtime.tasks import PATIENCE, Task, TaskPage, TaskStatus
+from perdure.runtime.managing.tasks import PATIENCE, Task, TaskPage, TaskStatus
 
 routes = Routes("tasks")
 Name = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -27,39 +27,42 @@ from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import KeyRing, Locks, Store, Stream
-from perdure.runtime import callbacks, dead as letters, finding, urls
-from perdure.runtime.audit import Audit
-from perdure.runtime.bulk import Bulk
+from perdure.runtime import urls
+from perdure.runtime.callers import finding
+from perdure.runtime.callers.ends import Ends
+from perdure.runtime.callers.finding import Page
+from perdure.runtime.callers.listening import Listener
+from perdure.runtime.callers.routing import Routed, Router
+from perdure.runtime.callers.sending import NewEvent, Sends
+from perdure.runtime.callers.starting import Starts, forked
+from perdure.runtime.callers.states import States
+from perdure.runtime.callers.workflows import Workflows
+from perdure.runtime.callers.writing import Writes
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
-from perdure.runtime.dead import DeadPage, Handled
-from perdure.runtime.definitions import Definitions
-from perdure.runtime.ends import Ends
-from perdure.runtime.external import ExternalTasks
-from perdure.runtime.finding import Page
-from perdure.runtime.hooks import Hooks
-from perdure.runtime.listening import Listener
-from perdure.runtime.locks import Lock, News, StoreLocks
-from perdure.runtime.mending import redrive_mended
+from perdure.runtime.definitions.definitions import Definitions
+from perdure.runtime.definitions.published import Published
+from perdure.runtime.external.external import ExternalTasks
+from perdure.runtime.managing import dead as letters
+from perdure.runtime.managing.audit import Audit
+from perdure.runtime.managing.bulk import Bulk
+from perdure.runtime.managing.dead import DeadPage, Handled
+from perdure.runtime.managing.locks import Lock, News, StoreLocks
+from perdure.runtime.managing.mending import redrive_mended
+from perdure.runtime.managing.schedules import Schedules
+from perdure.runtime.managing.tasks import Tasks
+from perdure.runtime.managing.tenants import Tenants
 from perdure.runtime.names import Names
-from perdure.runtime.outbound import Outbound
-from perdure.runtime.published import Published
 from perdure.runtime.references import References, Resolves
-from perdure.runtime.routing import Routed, Router
 from perdure.runtime.run import Run
-from perdure.runtime.schedules import Schedules
 from perdure.runtime.sealing import sealed
 from perdure.runtime.secrets import Secrets, Source
-from perdure.runtime.sending import NewEvent, Sends
 from perdure.runtime.settings import Settings, load
-from perdure.runtime.sinks import Sink, Sinks
-from perdure.runtime.starting import Starts, forked
-from perdure.runtime.states import States
-from perdure.runtime.tasks import Tasks
-from perdure.runtime.tenants import Tenants
-from perdure.runtime.worker import Worker
-from perdure.runtime.workflows import Workflows
-from perdure.runtime.writing import Writes
+from perdure.runtime.web import callbacks
+from perdure.runtime.web.hooks import Hooks
+from perdure.runtime.web.outbound import Outbound
+from perdure.runtime.web.sinks import Sink, Sinks
+from perdure.runtime.work.worker import Worker
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

@@ -23,9 +23,11 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.flows.diagram import Diagram
-from perdure.runtime import dead, migration, whereabouts
-from perdure.runtime.sending import NewEvent
-from perdure.runtime.whereabouts import EventStatus
+from perdure.runtime.callers import whereabouts
+from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.callers.whereabouts import EventStatus
+from perdure.runtime.execution import migration
+from perdure.runtime.managing import dead
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure

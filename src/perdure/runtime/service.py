@@ -25,7 +25,7 @@ from typing import Any, Literal, NoReturn
 
 from perdure.errors import SettingsError
 from perdure.runtime.app import Perdure
-from perdure.runtime.worker import Worker
+from perdure.runtime.work.worker import Worker
 
 log = logging.getLogger("perdure.service")
 #: How long the second signal waits for holds to be given back, and an ending process for what does not want to end.

@@ -14,8 +14,8 @@ from perdure.ports import Locks, Store, Stream
 from perdure.runtime.pair import Pair
 
 if TYPE_CHECKING:
+    from perdure.runtime.callers.states import Cache
     from perdure.runtime.settings import Settings
-    from perdure.runtime.states import Cache
 
 #: From the colon behind the user to the last @: a password that was not encoded may contain anything.
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)

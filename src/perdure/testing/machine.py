@@ -16,8 +16,8 @@ from perdure.core.commands import Asked
 from perdure.core.records import End
 from perdure.errors import StoreError
 from perdure.runtime.app import Perdure
-from perdure.runtime.attempt import Running, Whose
-from perdure.runtime.worker import Worker
+from perdure.runtime.attempts.attempt import Running, Whose
+from perdure.runtime.work.worker import Worker
 from perdure.streams.memory import MemoryStream
 from perdure.testing.faults import CrashPoints, Gate, GatedStore, GatedStream, Process, Witness, WrongClock
 from perdure.testing.swarm import Faults

@@ -29,7 +29,7 @@ from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.app import Perdure
-from perdure.runtime.published import ref_in
+from perdure.runtime.definitions.published import ref_in
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.stores.memory import MemoryStore

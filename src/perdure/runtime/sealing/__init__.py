@@ -12,8 +12,8 @@ from perdure.errors import SettingsError
 from perdure.ports import KeyRing, Store, Stream
 
 if TYPE_CHECKING:
+    from perdure.runtime.callers.states import Cache
     from perdure.runtime.settings import Settings
-    from perdure.runtime.states import Cache
 
 Backend: TypeAlias = "tuple[Store, Stream, Cache | None]"
 

@@ -12,8 +12,8 @@ from msgspec import structs
 from perdure.core.records import Hint
 from perdure.errors import KeyringError
 from perdure.ports import Stream
+from perdure.runtime.callers.states import Cache
 from perdure.runtime.sealing.seals import Seals
-from perdure.runtime.states import Cache
 
 
 class SealedStream:

@@ -1,0 +1,1 @@
+"""Tries of actions: where they run, with which limits, and what follows from how they went."""

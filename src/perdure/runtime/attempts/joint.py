@@ -1,0 +1,73 @@
+"""A transactional action: its writes and its result are one commit, so it takes effect exactly once.
+
+The action runs inside a transaction of the store's database. When it is done, the event of its result, and the turn
+that this causes, are written in the same transaction; if another worker has gone on with the execution meanwhile, the
+log refuses the version and everything is rolled back. While that is under way the execution takes part in no other
+commit. What was prepared and not written exists only in memory, so then the memory is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from perdure.core import events as ev
+from perdure.core.records import Commit
+from perdure.errors import OutcomeUnknown, StoreError
+from perdure.ports import Joining
+from perdure.runtime.execution.resident import Resident
+
+
+class Floor(Protocol):
+    """What a joint commit needs of its worker."""
+
+    @property
+    def grace(self) -> int: ...
+    def now(self) -> int: ...
+    def here(self, resident: Resident) -> bool: ...
+    async def reserve(self, resident: Resident) -> None: ...
+    def set_free(self, resident: Resident) -> None: ...
+    async def joined(self, resident: Resident, commit: Commit) -> None: ...
+    async def forget(self, resident: Resident) -> None: ...
+
+
+class _NotWanted(Exception):
+    """Nobody waits for the action any more: roll back."""
+
+
+class _Refused(Exception):
+    """The log has another version by now: roll back."""
+
+
+async def perform(
+    floor: Floor, store: Joining, resident: Resident, ref: int, work: Callable[[Any], Awaitable[ev.Event]]
+) -> None:
+    """Run the work, given a connection, and commit it with the event that it returns.
+
+    What the work raises comes out, with nothing written.
+    """
+    commit: Commit | None = None
+    reserved = False
+    try:
+        async with store.transaction() as connection:
+            event = await work(connection)
+            await floor.reserve(resident)
+            reserved = True
+            if not floor.here(resident) or not resident.wants(ref):
+                raise _NotWanted
+            commit = resident.settle_within(ref, event, floor.now())
+            [outcome] = await store.commit_in(connection, [commit], floor.grace)
+            if outcome != "ok":
+                raise _Refused
+    except _NotWanted:
+        return
+    except (_Refused, StoreError) as error:
+        if commit is None and not isinstance(error, OutcomeUnknown):
+            raise
+        resident.running.pop(ref, None)
+        await floor.forget(resident)
+        return
+    finally:
+        if reserved:
+            floor.set_free(resident)
+    await floor.joined(resident, commit)

@@ -1,0 +1,1 @@
+"""What callers do: start, send, find, wait for the end, ask what became of something."""

@@ -1,0 +1,84 @@
+"""Which workflow is meant: by whoever starts one, and by the log of an execution.
+
+Rules kept here: the code of this process comes before what was published; an execution of code never changes its
+version, so its workflow is asked for once; one of a published definition may, so what is in mind is only a first guess.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.core.records import PUBLISHED
+from perdure.core.view import State
+from perdure.errors import NotRegistered, UsageError
+from perdure.flows.described import Described
+from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
+from perdure.ports import Store
+from perdure.runtime.callers.states import States
+from perdure.runtime.definitions.published import Published, ref_of
+
+#: Executions whose workflow is kept in mind.
+_REMEMBERED = 10_000
+
+
+class Workflows:
+    """`open` connects, if that has not happened yet: only what was published needs the store."""
+
+    def __init__(self, store: Store, states: States, published: Published, open: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._states = states
+        self._published = published
+        self._open = open
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    async def wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
+        """The workflow itself, or that of a name: in this process, or else published."""
+        if isinstance(workflow, Workflow):
+            if version not in (None, workflow.version):
+                raise UsageError(f"{workflow.definition} is given, but version {version} is asked for: give its name")
+            found: Workflow[..., Any] = workflow
+            return found
+        if not isinstance(workflow, str):
+            raise UsageError("start() takes a workflow: decorate the function with @workflow; or a name")
+        try:
+            return registry.workflow(workflow, version)
+        except NotRegistered as error:
+            await self._open()
+            if (published := await self._published.named(tenant, workflow, version)) is None:
+                raise NotRegistered(f"{error}; and no such definition was published for tenant {tenant!r}") from None
+            return published
+
+    async def definition(self, key: str) -> str:
+        """Which workflow an execution runs, as far as that is in mind, or else now; empty if there is none."""
+        if (known := self._known.get(key)) is not None:
+            return known
+        head = await self._store.head(key)
+        if head is None:
+            return ""
+        self.remember(key, head.definition)
+        return head.definition
+
+    async def current(self, key: str, definition: str) -> str:
+        """What was published may have been replaced by another version since it began; only the log knows."""
+        return (await self._states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
+
+    async def declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
+        """The workflow of a definition, if this process has it or can read it."""
+        if not definition.startswith(PUBLISHED):
+            return registry.find(definition)
+        return await self._published.one(ref_of(key, definition))
+
+    async def described(self, key: str, state: State) -> Described:
+        """The definition of an execution, if it is data."""
+        found = await self.declared(key, state.definition)
+        if not isinstance(found, Described):
+            raise UsageError(f"{key} is of {state.definition or 'no workflow'}, which is code: only data can be drawn")
+        return found
+
+    def remember(self, key: str, definition: str) -> None:
+        if len(self._known) >= _REMEMBERED:
+            self._known.popitem(last=False)
+        self._known[key] = definition

@@ -1,0 +1,1 @@
+"""Workflows that are data: published, found, bundled."""

@@ -1,0 +1,301 @@
+"""The course of an execution: its log as far as it is known here, its replay, and the rows to write.
+
+Rules kept here:
+- Inputs are folded one at a time, each followed by its turn: `append` writes a row and runs the code until it rests.
+- What a turn gives out is written behind what caused it, in the same draft.
+- When the code does not fit the log nothing is lost and nothing runs: it is stuck, with the reason in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.core import events as ev, letters as mail, summary
+from perdure.core.records import End, Held, Park, Row, Status
+from perdure.core.replay import Replay
+from perdure.errors import (
+    DefinitionConflict,
+    DefinitionNotFound,
+    LimitReached,
+    NeverWakes,
+    Nondeterminism,
+    PerdureError,
+    Undecodable,
+)
+from perdure.flows.listening import Listen
+from perdure.flows.workflow import Workflow
+from perdure.runtime.execution.draft import Draft
+from perdure.runtime.execution.kin import Kin
+from perdure.runtime.execution.notes import NOTED_TYPES, Notes
+from perdure.runtime.settings import Settings
+from perdure.runtime.telemetry.metrics import Metrics
+
+_encode = msgspec.json.encode
+CAUSES: dict[type[PerdureError], str] = {
+    Nondeterminism: "nondeterminism",
+    NeverWakes: "never-wakes",
+    Undecodable: "undecodable",
+    LimitReached: "limit",
+    DefinitionNotFound: "definition",
+    DefinitionConflict: "definition",
+}
+FAULTS = tuple(CAUSES)
+#: What is recorded also when the code has come to its end.
+_LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
+_SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
+_STUCK, _REDRIVEN, _RESTARTED = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven], ev.NUMBERS[ev.Restarted]
+
+
+class Ground(Protocol):
+    """What a course needs of its worker."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    def use(self, workflow: Workflow[..., Any]) -> None: ...
+
+
+class Course:
+    # Thousands of these are in memory, and with so many attributes a dictionary for each is large and slow.
+    __slots__ = (
+        "_ground",
+        "_tries",
+        "at",
+        "draft",
+        "history",
+        "key",
+        "kin",
+        "lapses",
+        "migrated",
+        "notes",
+        "queue",
+        "replay",
+        "stuck",
+        "stuck_row",
+        "token",
+        "version",
+        "workflow",
+    )
+
+    def __init__(self, ground: Ground, held: Held, workflow: Workflow[..., Any]) -> None:
+        self._ground = ground
+        self.key = held.key
+        self.token = held.token
+        self.workflow = workflow
+        self.queue = held.queue
+        self.replay: Replay | None = None
+        self.history: list[Row] = list(held.rows)
+        self.version = held.rows[-1].version
+        self.at = held.rows[-1].at
+        self.draft = Draft()
+        self.notes = Notes(held)
+        self.kin = Kin(held, self.notes, self.draft)
+        self.stuck: ev.Stuck | None = None
+        self.stuck_row: Row | None = None  # the newest that says so
+        self.lapses = held.lapses
+        self.migrated = False  # since the last commit
+        self._tries = sum(row.type == _STUCK for row in held.rows)
+
+    # From the log into memory.
+
+    def begin(self, now: int) -> None:
+        """The first look after a hold: load the log, unless it says that this needs a person first."""
+        row = next((row for row in reversed(self.history) if row.type in (_STUCK, _REDRIVEN)), None)
+        if row is not None and isinstance(last := ev.read(row), ev.Stuck):
+            self.stuck, self.stuck_row = last, row
+        else:
+            self._load(now)
+
+    def _load(self, now: int) -> None:
+        self.replay = Replay(self.key, self.workflow, self._ground.settings.limits)
+        self.stuck = None
+        began = perf_counter()
+        try:
+            self.replay.load(self.history)
+            self.take(now)
+        except FAULTS as fault:
+            self.stick(fault, now)
+        self._ground.metrics.replay.observe(perf_counter() - began)
+        if not self._ground.settings.replay_always:
+            self.history = []
+
+    def relive(self, now: int) -> None:
+        """Throw the replay away and make it again from the log: what differs then would differ after a crash."""
+        before = self.replay
+        if before is None or before.outcome is not None:
+            return
+        here = (sorted(before.actions), sorted(before.children), sorted(before.loop.timers), before.loop.ref)
+        places = before.places()
+        self._load(now)
+        after = self.replay
+        before.evict()
+        if after is not None:
+            there = (sorted(after.actions), sorted(after.children), sorted(after.loop.timers), after.loop.ref)
+            if here != there:
+                self.stick(
+                    Nondeterminism(
+                        f"{self.key} stands elsewhere after a replay: at {', '.join(after.places())} instead of"
+                        f" {', '.join(places)}; something in the workflow does not come from the log"
+                    ),
+                    now,
+                )
+
+    def committed(self) -> None:
+        """All of the draft is durable."""
+        if self._ground.settings.replay_always:
+            self.history.extend(self.draft.rows)
+            if self.migrated:  # what was before is of another version
+                self.history = _since_restart(self.history)
+        self.migrated = False
+        self.draft.written()
+
+    # From what came in to rows.
+
+    @property
+    def ending(self) -> bool:
+        """Whether the code has come to its end."""
+        return self.replay is not None and self.replay.outcome is not None
+
+    def append(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
+        """One row, and the turn that it causes."""
+        replay = self.replay
+        if replay is not None and replay.outcome is not None and not isinstance(event, _LATE):
+            return  # nobody waits for it any more
+        self.write(event, now, message_id)
+        if replay is None:
+            return
+        try:
+            replay.feed(event, self.version, self.at)
+            self.take(now)
+        except FAULTS as fault:
+            self.stick(fault, now)
+
+    def write(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
+        """One row, and no turn."""
+        if type(event) in NOTED_TYPES:
+            self.notes.note(event)
+        elif type(event) in _SHOWN_TYPES:
+            self._show(event)
+        self.version += 1
+        self.at = max(self.at, now)
+        self.draft.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
+
+    def _show(self, event: ev.Event) -> None:
+        """A change of status, which the head and what runs apart must learn of."""
+        match event:
+            case ev.Paused():
+                self.draft.shown = "paused"
+                self.kin.tell_apart("pause", self.version, mail.PauseLetter(reason=event.reason, by=event.by))
+            case ev.Resumed():
+                self.draft.shown = "open"
+                self.kin.tell_apart("resume", self.version, mail.ResumeLetter(reason=event.reason, by=event.by))
+            case _:
+                self.draft.shown = "open"
+
+    def take(self, now: int) -> None:
+        """Write what the turn gave out."""
+        replay = self.replay
+        assert replay is not None
+        for output in replay.take() if replay.outputs else ():
+            if isinstance(output, ev.ActionCancelled) and output.ref in self.notes.apart:
+                self.kin.recall([output.ref])
+            self.write(output, now)
+            if isinstance(output, ev.ChildStarted):
+                self._begin_child(replay, output)
+        if replay.child_stops:
+            self.kin.cancel_children(replay.child_stops)
+            replay.child_stops.clear()
+        if isinstance(replay.outcome, ev.Restarted):
+            self.kin.recall_all()
+            self.write(replay.outcome, now)
+            replay.feed(replay.outcome, self.version, self.at)
+            self.take(now)
+
+    def _begin_child(self, replay: Replay, started: ev.ChildStarted) -> None:
+        asked = replay.children.get(started.ref)
+        queue = started.queue or self.queue
+        if asked is not None and not started.hash and isinstance(asked.spec, Workflow):
+            queue = started.queue or asked.spec.queue
+            self._ground.use(asked.spec)
+        listens: Sequence[Listen] = getattr(asked.spec, "listens", ()) if asked is not None else ()
+        self.kin.begin_child(started, queue, self.at, listens)
+
+    def by_itself(self, now: int) -> None:
+        """What happens because it is time: the end of a pause, timers, the end of a clean-up."""
+        replay, draft = self.replay, self.draft
+        if replay is None:
+            return
+        if replay.paused is not None:
+            if not replay.paused.until or replay.paused.until > now:
+                return
+            draft.fired = max(draft.fired or 0, replay.paused.until)  # the store's clock has the last word
+            self.append(ev.Resumed("it is time"), now)
+        while self.replay is replay and not self.ending and (timer := replay.due_timers(now)) is not None:
+            due, ref = timer
+            draft.fired = max(draft.fired or 0, due)
+            self.append(ev.TimerFired(ref, due), now)
+        cancel = replay.cancel
+        if cancel is not None and cancel.deadline and cancel.deadline <= now and not self.ending:
+            replay.outcome = ev.Cancelled(cancel.reason, forced=True, since=replay.kept)
+            replay.evict()
+
+    # What becomes of the hold.
+
+    def park(self, replay: Replay, status: Status, due: int | None) -> Park:
+        return Park(status, due, self.notes.published, _encode(summary.rests(replay, self.version)), replay.base)
+
+    def park_stuck(self, now: int) -> Park:
+        """Without a replay: it waits for a person, or is to be loaded afresh."""
+        if self.stuck is None:
+            return Park("open", now)
+        assert self.stuck_row is not None
+        waits = {"stuck": self.stuck, "version": self.stuck_row.version, "since": self.stuck_row.at}
+        return Park("stuck", None, self.notes.published, _encode(waits))
+
+    def end(self, replay: Replay) -> End:
+        status, result, _ = summary.ended(replay.outcome)
+        if isinstance(replay.outcome, ev.Cancelled) and replay.outcome.forced:
+            # Its code could not let go of its children.
+            self.kin.cancel_children(sorted(self.notes.offspring))
+            self.notes.offspring.clear()
+        self.kin.recall_all()
+        self.kin.tell_parent(replay, self.workflow)
+        return End(status, result, self.notes.published, replay.base)
+
+    def rows_with(self, settle: Park | End | None, now: int) -> list[Row]:
+        """What to write; the outcome is made at the last moment, for mail may still come before it."""
+        rows = self.draft.rows
+        if isinstance(settle, End) and self.replay is not None and self.replay.outcome is not None:
+            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
+        return rows
+
+    # When it cannot go on.
+
+    def stick(self, fault: PerdureError, now: int) -> None:
+        """The code does not fit the log: keep everything, run nothing, say why."""
+        cause = CAUSES.get(type(fault), "undecodable")
+        self.become_stuck(cause, str(fault), now)
+
+    def become_stuck(self, cause: str, reason: str, now: int) -> None:
+        if self.replay is not None:
+            self.replay.evict()
+            self.replay = None
+        self._tries += 1
+        self.stuck = ev.Stuck(cause, reason, self.workflow.fingerprint, self.lapses, self._tries)
+        self.write(self.stuck, now)
+        self.stuck_row = self.draft.rows[-1]
+
+    @property
+    def stuck_since(self) -> int:
+        """The version that says so; 0 when it is not stuck."""
+        return self.stuck_row.version if self.stuck is not None and self.stuck_row is not None else 0
+
+
+def _since_restart(rows: list[Row]) -> list[Row]:
+    places = [place for place, row in enumerate(rows) if row.type % 1000 == _RESTARTED]
+    return rows[places[-1] :] if places else rows

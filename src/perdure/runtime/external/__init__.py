@@ -1,0 +1,1 @@
+"""Actions that workers in any language run: asked for, held, settled."""

@@ -1,0 +1,307 @@
+"""`Hooks`: webhooks, made, listed, rotated, revoked; and what happens when one is called.
+
+    await app.hooks.create("github", Starting("build", id=".delivery"), kind="github", secret="env:GITHUB")
+    await app.hooks.receive("default", "github", headers, body)
+
+Rules kept here: the signature is the credential, so nothing is read from a body before it is proven; whoever has not
+proven to know the secret is told the same, after the same work, whether the webhook exists, the signature is wrong or
+the call is too old; the id of a call decides what it starts or sends, so a call that comes twice is one call.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+from msgspec import Struct
+
+from perdure.core import cloudevents, jq, signing
+from perdure.core.codec import digest
+from perdure.core.durations import Duration, micros
+from perdure.core.signing import Kind
+from perdure.core.view import moment
+from perdure.errors import ExpressionError, HookNotFound, InvalidValue, KeyShredded, Unauthenticated, UsageError
+from perdure.runtime.callers.routing import Routed
+from perdure.runtime.checks import checked_tenant
+from perdure.runtime.managing.publishing import Decide, Deed
+from perdure.runtime.managing.registers import Change, Recent, Register
+from perdure.runtime.web.hook_log import HOOK, LEDGER, Does, HookAct, Record, Routing, Sending, Starting, key_of_hook
+
+if TYPE_CHECKING:
+    from perdure.runtime.app import Perdure
+
+log = logging.getLogger("perdure.hooks")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_UNKNOWN = "there is no such webhook, or the signature of the call is not valid"
+#: What the signature of a call to nothing is compared with.
+_NOBODY = "nobody knows this secret, and nothing is signed with it"
+
+
+class Hook(Struct, frozen=True):
+    """What is known of a webhook; its secret is a reference."""
+
+    name: str
+    tenant: str
+    kind: Kind
+    secret: str
+    does: Does
+    active: bool
+    created_at: datetime
+    by: str = ""
+    former: str = ""  # the reference to the secret before, while that is good
+    overlap_until: datetime | None = None
+    rotated_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is called."""
+        return f"/v1/hooks/{self.tenant}/{self.name}"
+
+
+class Receipt(Struct, frozen=True, omit_defaults=True):
+    """A call that was taken, now or before: the id of the call, and the execution that it started or was sent to.
+
+    Of a call that was routed: what has become of its event.
+    """
+
+    id: str
+    execution: str = ""
+    routed: Routed | None = None
+
+
+class Hooks:
+    """The webhooks of a store. Methods take the `tenant` whose webhooks are meant; else the application's."""
+
+    def __init__(self, app: Perdure) -> None:
+        self._app = app
+        self._register = Register(app, LEDGER)
+        self._recent = Recent[Record]()
+
+    # Changing.
+
+    async def create(
+        self,
+        name: str,
+        does: Does,
+        *,
+        secret: str,
+        kind: Kind = "standard",
+        by: str = "",
+        tenant: str | None = None,
+    ) -> Hook:
+        """Make a webhook; `secret` is a reference to what its calls are signed with."""
+        home = self._app._tenant(tenant)
+        if not _NAME.fullmatch(name):
+            raise InvalidValue(f"{name[:80]!r} cannot be the name of a webhook: it takes letters, digits, _ and -")
+        if kind not in signing.KINDS:
+            raise InvalidValue(f"{kind!r} is no kind of signature: {', '.join(signing.KINDS)} are")
+        self._app.references.check(secret, home)
+        _check(does)
+
+        def decide(record: Record) -> Deed | None:
+            if record.active:
+                raise UsageError(f"there is a webhook {name!r} already: revoke it first, or choose another name")
+            return Deed("created", HookAct(name, kind, secret, does))
+
+        return self._told(home, await self._write(home, name, decide, by))
+
+    async def rotate(
+        self, name: str, secret: str, *, overlap: Duration = "24h", by: str = "", tenant: str | None = None
+    ) -> Hook:
+        """Let calls be signed with another secret; the one before is good for the time of the overlap."""
+        home = self._app._tenant(tenant)
+        await self.get(name, tenant=home)
+        self._app.references.check(secret, home)
+        until = self._app.clock.now() + micros(overlap)
+
+        def decide(record: Record) -> Deed | None:
+            if not record.active:
+                raise UsageError(f"the webhook {name!r} was revoked: create it anew")
+            return None if record.secret == secret else Deed("rotated", HookAct(secret=secret, overlap=until))
+
+        return self._told(home, await self._write(home, name, decide, by))
+
+    async def revoke(self, name: str, *, by: str = "", tenant: str | None = None) -> Hook:
+        """Take no more calls, in every process within a few seconds."""
+        home = self._app._tenant(tenant)
+        await self.get(name, tenant=home)
+        decide: Decide[Record] = lambda record: None if record.revoked else Deed("revoked", HookAct())  # noqa: E731
+        return self._told(home, await self._write(home, name, decide, by))
+
+    # Asking.
+
+    async def get(self, name: str, *, tenant: str | None = None) -> Hook:
+        home = self._app._tenant(tenant)
+        record = await self._register.read(key_of_hook(home, name))
+        if not record.created:
+            raise HookNotFound(f"tenant {home!r} has no webhook {name[:80]!r}; `perdure hooks list` shows those it has")
+        return self._told(home, record)
+
+    async def history(self, name: str, *, tenant: str | None = None) -> list[Change]:
+        """Who did what to a webhook, the oldest first."""
+        home = self._app._tenant(tenant)
+        await self.get(name, tenant=home)
+        return await self._register.history(key_of_hook(home, name))
+
+    # Being called.
+
+    async def receive(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> Receipt:
+        """Do what the webhook is for; Unauthenticated unless the call is signed and in time.
+
+        Names of headers are looked up in lower case. A call that was taken before is answered as it was then.
+        """
+        does, id = await self._proven(tenant, name, headers, body)
+        return await self._do(tenant, name, does, id, _read(body))
+
+    async def _proven(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[Does, str]:
+        """What is to be done, and the id of the call; looked up anew if it does not fit what is in mind."""
+        key = _key(tenant, name)
+        known = self._recent.get(key)
+        if known is not None and (found := self._verify(tenant, known, headers, body)) is not None:
+            return found
+        read_at = self._recent.clock()
+        try:
+            record = await self._register.read(key)
+        except KeyShredded:
+            record = Record()  # nobody can prove anything any more
+        self._recent.keep(key, read_at, record)
+        if (found := self._verify(tenant, record, headers, body)) is None:
+            raise Unauthenticated(_UNKNOWN)
+        return found
+
+    def _verify(self, tenant: str, record: Record, headers: Mapping[str, str], body: bytes) -> tuple[Does, str] | None:
+        """A webhook that does not exist has a secret as well, which nothing is signed with: that takes as long."""
+        app = self._app
+        secrets = self._secrets(tenant, record) if record.active else []
+        now, window = app.clock.now() / 1e6, app.settings.webhook_window
+        id = signing.verify(record.kind, secrets or [_NOBODY], headers, body, now, window)
+        return None if id is None or record.does is None or not secrets else (record.does, id)
+
+    async def _do(self, tenant: str, name: str, does: Does, id: str, body: Any) -> Receipt:
+        """The one place that knows what calls lead to."""
+        app, by = self._app, f"{HOOK}{name}"
+        chosen = f"hook-{digest(tenant, name, id)[:40]}"
+        match does:
+            case Starting():
+                wanted = _text(does.id, body) if does.id else chosen
+                input = jq.compile(does.input).one(body)
+                run = await app.start_by_name(
+                    does.workflow, [input], version=does.version, id=wanted, tenant=tenant, by=by
+                )
+                return Receipt(id, run.id)
+            case Sending():
+                execution = _text(does.execution, body)
+                payload = jq.compile(does.payload).one(body)
+                await app.send(execution, does.event, payload, event_id=chosen, by=by, tenant=tenant)
+                return Receipt(id, execution)
+            case Routing():
+                made = _cloud(tenant, name, does, id, body)
+                return Receipt(id, routed=await app.route(made, by=by, tenant=tenant))
+            case _:
+                assert_never(does)
+
+    def _secrets(self, tenant: str, record: Record) -> list[str]:
+        found: list[str] = []
+        for reference in record.secrets(self._app.clock.now()):
+            try:
+                found.append(self._app.references.resolve(reference, tenant))
+            except UsageError as error:
+                log.error("calls of the webhook %s of %s cannot be checked: %s", record.name, tenant, error)
+        return found
+
+    async def _write(self, tenant: str, name: str, decide: Decide[Record], by: str) -> Record:
+        key = key_of_hook(tenant, name)
+        self._recent.drop(key)
+        record = await self._register.write(key, decide, by)
+        self._recent.drop(key)  # somebody may have read it meanwhile
+        return record
+
+    def _told(self, tenant: str, record: Record) -> Hook:
+        both = bool(record.former) and record.overlap > self._app.clock.now()
+        assert record.does is not None
+        return Hook(
+            record.name,
+            tenant,
+            record.kind,
+            record.secret,
+            record.does,
+            record.active,
+            moment(record.created),
+            record.by,
+            record.former if both else "",
+            moment(record.overlap) if both else None,
+            moment(record.rotated) if record.rotated else None,
+            moment(record.revoked) if record.revoked else None,
+        )
+
+    # All of them; last, for below this line `list` is no longer the type.
+
+    async def list(self, *, tenant: str | None = None) -> list[Hook]:
+        """All webhooks of a tenant, by name."""
+        home = self._app._tenant(tenant)
+        kept = self._register.all(home, HOOK, {})
+        found = [self._told(home, record) async for _, record in kept if record.created]
+        return sorted(found, key=lambda one: one.name)
+
+
+def _key(tenant: str, name: str) -> str:
+    try:
+        if _NAME.fullmatch(name):
+            return key_of_hook(checked_tenant(tenant), name)
+    except UsageError:
+        pass
+    raise Unauthenticated(_UNKNOWN)
+
+
+def _check(does: Does) -> None:
+    """Refuse expressions that cannot be read, and what can never be an event."""
+    match does:
+        case Starting():
+            texts = [does.input, does.id or "."]
+        case Sending():
+            texts = [does.execution, does.payload]
+        case Routing():
+            if not does.type:
+                raise InvalidValue("an event has a type: give one, as order.paid, or an expression on the body")
+            texts = [does.data, *(jq.expression(one) for one in (does.type, does.source) if jq.is_expression(one))]
+        case _:
+            assert_never(does)
+    for text in texts:
+        jq.compile(text)
+
+
+def _cloud(tenant: str, name: str, does: Routing, id: str, body: Any) -> dict[str, Any]:
+    """The event that a call becomes: always the same, so a call that comes twice is one event."""
+    return {
+        "specversion": cloudevents.SPEC,
+        "id": id,
+        "source": _said(does.source, body) if does.source else f"/tenants/{tenant}/hooks/{name}",
+        "type": _said(does.type, body),
+        "datacontenttype": "application/json",
+        "data": jq.compile(does.data).one(body),
+    }
+
+
+def _said(text: str, body: Any) -> str:
+    return _text(jq.expression(text), body) if jq.is_expression(text) else text
+
+
+def _text(expression: str, body: Any) -> str:
+    found = jq.compile(expression).one(body)
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    if not isinstance(found, str):
+        raise ExpressionError(f"`{expression[:80]}` gives {type(found).__name__}, and it has to be a text")
+    return found
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValue(f"the body of the call is not JSON: {error}") from error

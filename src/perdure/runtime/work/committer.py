@@ -1,0 +1,179 @@
+"""The committer: whatever any execution has ready to be written goes into the next group commit.
+
+No timer, no minimum size: at low load a group is one execution and waits for nothing; under load groups grow while a
+commit is in flight. While one group is being written the turns of the next are already run, so that the store and the
+code of the workflows work side by side. An execution has at most one commit in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from perdure.core.loop import turns
+from perdure.core.records import Commit, Outcome
+from perdure.errors import OutcomeUnknown, StoreError
+from perdure.ports import Store
+from perdure.runtime.clock import Clock
+from perdure.runtime.execution.resident import Resident
+from perdure.runtime.settings import Settings
+from perdure.runtime.telemetry.metrics import Metrics
+
+log = logging.getLogger("perdure.worker")
+
+
+class Floor(Protocol):
+    """What the committer needs of its worker."""
+
+    metrics: Metrics
+
+    def here(self, resident: Resident) -> bool: ...
+    def evict(self, resident: Resident) -> None: ...
+    async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None: ...
+    async def unknown(self, batch: Sequence[Resident]) -> None: ...
+    @property
+    def grace(self) -> int: ...
+
+
+class Group:
+    """Executions whose commits share one write."""
+
+    def __init__(self) -> None:
+        self.batch: list[Resident] = []
+        self.commits: list[Commit] = []
+        self.bytes = 0
+        self.since = float("inf")  # when the first of them rang
+
+    def add(self, resident: Resident, commit: Commit) -> None:
+        resident.flying = True
+        self.since = min(self.since, resident.rung_at)
+        self.batch.append(resident)
+        self.commits.append(commit)
+        for row in commit.rows:
+            self.bytes += len(row.data)
+
+
+class Committer:
+    def __init__(self, floor: Floor, store: Store, clock: Clock, settings: Settings) -> None:
+        self._floor = floor
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._time = asyncio.get_running_loop().time
+        self._ready: deque[Resident] = deque()  # in the order in which they rang
+        self._bell = asyncio.Event()
+        self._calm = asyncio.Event()
+        self._next = Group()
+        self._flight: tuple[Group, asyncio.Task[list[Outcome]]] | None = None
+
+    def ring(self, resident: Resident) -> None:
+        """Something came in for this execution."""
+        if not resident.rung:
+            resident.rung = True
+            resident.rung_at = self._time()
+            self._ready.append(resident)
+            self._bell.set()
+
+    async def calm(self) -> None:
+        """Wait until nothing is ready and nothing is being written."""
+        while self._ready or self._next.commits or self._flight is not None:
+            self._calm.clear()
+            await self._calm.wait()
+
+    async def step(self) -> None:
+        """Gather the next group, wait for the one in flight, send the next on its way."""
+        if not self._ready and not self._next.commits and self._flight is None:
+            self._calm.set()
+            await self._bell.wait()
+        self._gather(self._next)
+        if self._flight is not None:
+            await self._land()
+            self._gather(self._next)  # what became ready meanwhile
+        if self._next.commits:
+            group, self._next = self._next, Group()
+            self._flight = group, asyncio.create_task(self._write(group), name="perdure-commit")
+
+    async def _write(self, group: Group) -> list[Outcome]:
+        time = asyncio.get_running_loop().time
+        began = time()
+        try:
+            return await self._store.commit(group.commits, self._floor.grace)
+        finally:
+            self._floor.metrics.commit.observe(time() - began)
+
+    def _gather(self, group: Group) -> None:
+        """Take what is ready, run its turns, and collect what is to be written."""
+        now, time = self._clock.now(), self._time()
+        ready, most, full = self._ready, self._settings.group, self._settings.group_bytes
+        with turns():
+            while ready and len(group.commits) < most and group.bytes < full:
+                resident = ready.popleft()
+                resident.rung = False
+                if resident.flying:
+                    resident.recalled = True  # its time comes when its commit has landed
+                    continue
+                if not self._floor.here(resident):
+                    continue
+                if time > resident.lease_until:
+                    text = "%s: the lease ran out before it could be renewed; giving it up"
+                    log.warning(text, resident.key, extra=resident.about)
+                    self._floor.metrics.errors.add("lost")
+                    self._floor.evict(resident)
+                elif (commit := self._prepare(resident, now)) is not None:
+                    group.add(resident, commit)
+                else:
+                    resident.launch(now)
+        if not self._ready:
+            self._bell.clear()
+
+    def _prepare(self, resident: Resident, now: int) -> Commit | None:
+        """A mistake of the engine's own concerns one execution: it waits for a person, the others go on."""
+        try:
+            return resident.prepare(now)
+        except Exception as error:
+            log.exception("%s broke the engine", resident.key, extra=resident.about)
+            self._floor.metrics.errors.add("engine")
+            resident.become_stuck("engine", f"{type(error).__name__}: {error}", now)
+            return resident.prepare(now)
+
+    async def _land(self) -> None:
+        assert self._flight is not None
+        group, task = self._flight
+        try:
+            outcomes = await task
+        except OutcomeUnknown:
+            self._grounded(group)
+            await self._floor.unknown(group.batch)
+            raise
+        except StoreError:  # certainly not written: all of it is still there, to be prepared again
+            self._grounded(group)
+            for resident in group.batch:
+                self.ring(resident)
+            raise
+        self._grounded(group)
+        await self._floor.landed(group, outcomes)
+
+    def _grounded(self, group: Group) -> None:
+        self._flight = None
+        for resident in group.batch:
+            self.set_free(resident)
+
+    async def reserve(self, resident: Resident) -> None:
+        """Keep one execution out of all groups: something else writes to its log."""
+        while resident.flying:
+            if resident.landing is None:
+                resident.landing = asyncio.get_running_loop().create_future()
+            await asyncio.shield(resident.landing)
+        resident.flying = True
+
+    def set_free(self, resident: Resident) -> None:
+        resident.flying = False
+        if resident.recalled:
+            resident.recalled = False
+            self.ring(resident)
+        if resident.landing is not None:
+            resident.landing.set_result(None)
+            resident.landing = None

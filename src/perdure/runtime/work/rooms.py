@@ -1,0 +1,58 @@
+"""Who is here: executions that the worker holds, those that it has asked for, and replays of what is parked.
+
+Rules kept here: what is asked for takes a place like what is held; a parked replay stays in memory until it is held
+again or until `cache` others were parked after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from perdure.runtime.execution.resident import Resident
+from perdure.runtime.settings import Settings
+
+
+class Rooms:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.residents: dict[str, Resident] = {}
+        self.holding: set[str] = set()  # holds that are asked for and not answered yet
+        self.parked: OrderedDict[str, Resident] = OrderedDict()
+        self.occupied = asyncio.Event()  # somebody has moved in
+        self.vacated = asyncio.Event()  # somebody has left
+        self.vacated.set()
+
+    def free(self) -> int:
+        """How many more there is room for."""
+        return self._settings.resident - len(self.residents) - len(self.holding)
+
+    def here(self, resident: Resident) -> bool:
+        return self.residents.get(resident.key) is resident
+
+    def enter(self, resident: Resident) -> None:
+        self.residents[resident.key] = resident
+        self.occupied.set()
+
+    def leave(self, resident: Resident) -> None:
+        self.residents.pop(resident.key, None)
+        self.vacated.set()
+
+    def keep(self, resident: Resident) -> None:
+        """A parked replay stays in memory for a while, unless it is to be replayed always or is of no use."""
+        if resident.replay is None or self._settings.cache == 0 or self._settings.replay_always:
+            resident.drop()
+            return
+        resident.gone = True
+        self.parked[resident.key] = resident
+        while len(self.parked) > self._settings.cache:
+            self.parked.popitem(last=False)[1].drop()
+
+    def clear(self) -> list[Resident]:
+        """Everybody leaves; answers what was held."""
+        left = list(self.residents.values())
+        for resident in (*left, *self.parked.values()):
+            resident.drop()
+        self.residents.clear()
+        self.parked.clear()
+        return left
