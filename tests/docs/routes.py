@@ -30,7 +30,7 @@ def _index(found: Sequence[Section]) -> Iterator[str]:
         yield f"## [{section.tag}]({section.tag.replace(' ', '-')}.md)\n"
         yield "| route | scope | does |\n|---|---|---|"
         for one in section.operations:
-            yield f"| `{one.method} {one.path}` | {one.scope} | {one.summary} |"
+            yield f"| `{one.method} {one.path}` | {one.scopes} | {one.summary} |"
         yield ""
 
 
@@ -50,7 +50,8 @@ def _page(section: Section) -> Iterator[str]:
 def _operation(one: Operation) -> Iterator[str]:
     yield f"## `{one.method} {one.path}`\n"
     yield f"{one.summary}{' ' + one.description if one.description else ''}\n"
-    yield f"Scope: {one.scope}.\n" if one.scope else "For anybody.\n"
+    without = "; with the scope glance, [without the data](../../howto/access.md#observers)" if one.glance else ""
+    yield f"Scope: {one.scope}{without}.\n" if one.scope else "For anybody.\n"
     if one.parameters:
         yield from _fields(one.parameters)
     if one.body is not None:

@@ -1,6 +1,6 @@
 """Every route of the API, with the scope it needs and a request that is in order: what the matrices are made of.
 
-Rules kept here: both tables are written out by hand and compared with the routes, so nobody adds a route, or changes
+Rules kept here: all tables are written out by hand and compared with the routes, so nobody adds a route, or changes
 who may call it, without saying so here.
 """
 
@@ -89,6 +89,19 @@ SCOPES: dict[Place, Scope | None] = {
     ("GET", "/v1/keys/{id}"): "admin",
     ("POST", "/v1/keys/{id}/rotate"): "admin",
     ("POST", "/v1/keys/{id}/revoke"): "admin",
+}
+
+#: What an observer may call: where it says what is left of the answer without its data, with these parameters.
+GLANCES: dict[Place, set[str]] = {
+    ("GET", "/v1/executions"): {"status", "workflow", "after", "before", "parent", "field", "limit", "cursor"},
+    ("GET", "/v1/executions/{id}"): set(),
+    ("GET", "/v1/executions/{id}/log"): {"after", "until", "limit"},
+    ("GET", "/v1/executions/{id}/why"): set(),
+    ("GET", "/v1/definitions"): set(),
+    ("GET", "/v1/dead"): {"cause", "workflow", "oldest", "limit", "cursor"},
+    ("GET", "/v1/schedules"): {"ended"},
+    ("GET", "/v1/stats"): {"workflow", "after", "before"},
+    ("GET", "/v1/workers"): set(),
 }
 
 #: The smallest body of each route that has one; there need be nothing that it is about.

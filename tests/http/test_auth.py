@@ -116,6 +116,7 @@ def test_an_authenticator_that_would_let_nobody_or_everybody_in_by_mistake_is_no
 @pytest.mark.parametrize(
     ("role", "scopes"),
     [
+        ("observer", "glance"),
         ("viewer", "read"),
         ("sender", "read send start"),
         ("operator", "read send start control"),
@@ -131,7 +132,7 @@ def test_what_each_role_may_do(role: str, scopes: str) -> None:
 
 
 def test_every_role_is_in_the_table_above() -> None:
-    assert list(ROLES) == ["viewer", "sender", "operator", "author", "admin", "worker"]
+    assert list(ROLES) == ["observer", "viewer", "sender", "operator", "author", "admin", "worker"]
 
 
 def test_the_guide_has_the_table_of_roles() -> None:
@@ -154,7 +155,7 @@ def test_whoever_may_not_is_told_which_roles_may() -> None:
 
 
 def test_anybody_may_do_nothing() -> None:
-    scopes: list[Scope] = ["read", "send", "start", "control", "define", "admin"]
+    scopes: list[Scope] = ["glance", "read", "send", "start", "control", "define", "admin"]
     assert not any(ANYBODY.may(scope) for scope in scopes)
 
 

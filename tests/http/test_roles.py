@@ -14,11 +14,12 @@ from perdure.http.auth import Authenticator
 from perdure.http.caller import ROLES
 from perdure.http.keys import Keys
 from perdure.http.route import Nothing
-from tests.http.every import BODIES, QUERIES, SCOPES, body_of, path_of, place_of
+from tests.http.every import BODIES, GLANCES, QUERIES, SCOPES, body_of, path_of, place_of
 from tests.http.test_api import Door, People, problem, served
 
 #: Written out, so that a role that may more than before is noticed.
 MAY: dict[str, set[str]] = {
+    "observer": {"glance"},
     "viewer": {"read"},
     "sender": {"read", "send", "start"},
     "operator": {"read", "send", "start", "control"},
@@ -41,6 +42,13 @@ def test_every_route_has_the_scope_that_was_agreed_on() -> None:
     assert QUERIES.keys() <= SCOPES.keys()
 
 
+def test_the_routes_for_a_glance_and_their_parameters_are_those_that_were_agreed_on() -> None:
+    """A parameter can be a question about the data: a new one has to be looked at."""
+    found = {place_of(one): set(getattr(one.query, "__struct_fields__", ())) for one in ALL if one.glance is not None}
+    assert found == GLANCES
+    assert all(SCOPES[place] == "read" for place in GLANCES)
+
+
 def test_the_roles_are_those_of_this_test() -> None:
     assert {role: set(scopes) for role, scopes in ROLES.items()} == {role: MAY[role] for role in ROLES}
 
@@ -52,7 +60,7 @@ def test_a_role_may_what_its_scopes_say_and_nothing_else(role: str) -> None:
         for one in CLOSED:
             answer = await door(one.method, path_of(one), body_of(one))
             where = (one.method, one.path, answer.text)
-            if one.scope in MAY[role]:
+            if one.scope in MAY[role] or ("glance" in MAY[role] and place_of(one) in GLANCES):
                 assert answer.status_code not in (401, 403) and answer.status_code < 500, where
             else:
                 assert answer.status_code == 403, where

@@ -233,6 +233,7 @@ def test_all_tokens_may_be_of_one_tenant() -> None:
         ({"admin": True}, set(), ()),
         (["Admin", "ADMIN", "admin "], set(), ("Admin", "ADMIN")),
         (["viewer", "author"], {"read", "define"}, ()),
+        ("observer", {"glance"}, ()),
     ],
 )
 def test_only_words_of_the_api_give_rights(roles: Any, scopes: set[str], business: tuple[str, ...]) -> None:

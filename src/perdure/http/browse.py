@@ -53,7 +53,7 @@ def _operation(one: Operation) -> Iterator[str]:
     yield f'<span class="path">{escape(one.path)}</span> <span class="dim">{escape(one.summary)}</span></summary><div>'
     if one.description:
         yield f"<p>{escape(one.description)}</p>"
-    yield f'<p class="dim">scope: {escape(one.scope)}</p>' if one.scope else '<p class="dim">for anybody</p>'
+    yield f'<p class="dim">scope: {escape(one.scopes)}</p>' if one.scope else '<p class="dim">for anybody</p>'
     if one.parameters:
         yield f"<h4>Parameters</h4>{_fields(one.parameters)}"
     if one.body is not None:

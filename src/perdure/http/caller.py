@@ -2,6 +2,7 @@
 
 Rules kept here: the roles of the API are words with a fixed meaning, and give scopes; any other role is a word of the
 business, gives nothing, and only goes along with events. So no credential gets more rights by a new word in it.
+Whoever may read sees everything, whatever other roles there are beside; whoever may only glance sees no data.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from msgspec import Struct
 from perdure.core.records import TENANT
 from perdure.errors import NotAllowed
 
-#: read: look; send: events; start: executions; control: pause, cancel, retry and the like; define: publish and
-#: deprecate; admin: API keys, purge; work: ask for external tasks and answer for them.
-Scope: TypeAlias = Literal["read", "send", "start", "control", "define", "admin", "work"]
+#: glance: look, without the data; read: look; send: events; start: executions; control: pause, cancel, retry and the
+#: like; define: publish and deprecate; admin: API keys, purge; work: ask for external tasks and answer for them.
+Scope: TypeAlias = Literal["glance", "read", "send", "start", "control", "define", "admin", "work"]
+#: Not to glance: whoever may read does not need it.
 _ALL: frozenset[Scope] = frozenset({"read", "send", "start", "control", "define", "admin", "work"})
 #: What the roles of the API may do.
 ROLES: Mapping[str, frozenset[Scope]] = {
+    "observer": frozenset({"glance"}),
     "viewer": frozenset({"read"}),
     "sender": frozenset({"read", "send", "start"}),
     "operator": frozenset({"read", "send", "start", "control"}),

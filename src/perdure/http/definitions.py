@@ -10,6 +10,7 @@ from perdure.errors import UsageError
 from perdure.flows import kinds, reading
 from perdure.flows.bound import Problem
 from perdure.flows.registry import registry
+from perdure.http import glance
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.runtime.definitions.definitions import Change, Listing
@@ -52,13 +53,17 @@ class ActionsOut(Struct, frozen=True):
     actions: list[dict[str, Any]]
 
 
+def _glance(found: ListingsOut) -> ListingsOut:
+    return ListingsOut([glance.listing(one) for one in found.definitions])
+
+
 def _source(body: DefinitionIn) -> Any:
     if not isinstance(body.definition, dict | str):
         raise Refused(422, "Invalid Request", "`definition` is an object, or a text in JSON or YAML")
     return body.definition
 
 
-@routes("GET", "/v1/definitions", "read", answers={200: ListingsOut})
+@routes("GET", "/v1/definitions", "read", answers={200: ListingsOut}, glance=_glance)
 async def list_definitions(call: Call[Nothing, Nothing]) -> Answer:
     """List the definitions with their versions."""
     return Answer(ListingsOut(await call.app.definitions.list(tenant=call.tenant)))

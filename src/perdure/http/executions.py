@@ -10,7 +10,7 @@ import msgspec
 from perdure.core.view import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.flows.diagram import svg
-from perdure.http import cloudevents, forms
+from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
 from perdure.runtime.callers.whereabouts import as_cloudevent, logged
@@ -50,10 +50,19 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
-@routes("GET", "/v1/executions", "read", query=forms.ListQuery, answers={200: forms.ExecutionsOut})
+@routes(
+    "GET",
+    "/v1/executions",
+    "read",
+    query=forms.ListQuery,
+    answers={200: forms.ExecutionsOut},
+    glance=glance.executions,
+)
 async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
     """Find executions, newest first, page by page."""
     query = call.query
+    if query.field:
+        call.caller.require("read")  # who finds by a value knows it
     found = await call.app.find(
         status=query.status,
         workflow=query.workflow,
@@ -68,7 +77,7 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
     return Answer(forms.page(found))
 
 
-@routes("GET", "/v1/executions/{id}", "read", answers={200: forms.ExecutionOut})
+@routes("GET", "/v1/executions/{id}", "read", answers={200: forms.ExecutionOut}, glance=glance.execution)
 async def get(call: Call[Nothing, Nothing]) -> Answer:
     """Get an execution in short."""
     return Answer(forms.shown(await run_of(call).head()))
@@ -89,7 +98,7 @@ def _point(at: str | None) -> int | datetime | None:
         raise UsageError(f"{at!r} is neither a version nor a time, as 2030-01-01T12:00:00Z") from error
 
 
-@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: forms.LogOut})
+@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: forms.LogOut}, glance=glance.log)
 async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
     """Read the log, page by page.
 
@@ -97,6 +106,8 @@ async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
     `Link` leads to the next page, if there is one.
     """
     query, run = call.query, run_of(call)
+    if cloudevents.wants(call.headers):
+        call.caller.require("read")
     until = query.after + query.limit if query.until is None else min(query.until, query.after + query.limit)
     entries = await run.log(query.after, until)
     head = await run.head()
@@ -110,7 +121,7 @@ async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
     return Answer(forms.LogOut(entries, entries[-1].version if more else None))
 
 
-@routes("GET", "/v1/executions/{id}/why", "read", answers={200: Why})
+@routes("GET", "/v1/executions/{id}/why", "read", answers={200: Why}, glance=glance.why)
 async def why(call: Call[Nothing, Nothing]) -> Answer:
     """Tell what an execution waits for, since when, and who holds it."""
     return Answer(await run_of(call).why())

@@ -2,7 +2,8 @@
 
 Rules kept here: what costs least is asked first. Writes are refused while those before them do not get through to the
 store; requests are counted before their credential is checked, and be it a signature that only the handler can check;
-only then does the store learn whom it answers.
+only then does the store learn whom it answers. Whoever may only glance passes where a route says what is left of its
+answer then, and gets no other answer than that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from perdure.core.behalf import answer_to
-from perdure.errors import Unauthenticated
+from perdure.errors import NotAllowed, Unauthenticated
 from perdure.http.caller import ANYBODY, Caller
 from perdure.http.rates import Pace, Rates, Sort, read_paces
 from perdure.http.route import Answer, Route
@@ -44,15 +45,16 @@ class Gate:
         if sort == "writes":
             self._app.refuse_crowd()
         caller = await self._counted(request, sort)
-        caller.require(route.scope)
+        if not _glances(caller, route):
+            caller.require(route.scope)
         answer_to(caller.tenant)
         return caller
 
-    async def served(self, request: Request, route: Route, doing: Awaitable[Answer]) -> Answer:
+    async def served(self, request: Request, route: Route, caller: Caller, doing: Awaitable[Answer]) -> Answer:
         """What it comes to. A request whose signature is good does not count for its address, whatever that is."""
         good = _proves_itself(route)
         try:
-            return await doing
+            return _shown(caller, route, await doing)
         except Unauthenticated:
             good = False
             raise
@@ -72,6 +74,20 @@ class Gate:
         if not counted:
             self._rates.proven(credential, address, caller.tenant, sort)
         return caller
+
+
+def _glances(caller: Caller, route: Route) -> bool:
+    """Whether the answer is for somebody who may see that things are, but not what is in them."""
+    return route.glance is not None and caller.may("glance") and not (route.scope and caller.may(route.scope))
+
+
+def _shown(caller: Caller, route: Route, answer: Answer) -> Answer:
+    """The part of an answer that is for this caller. What a route answers in another form is never for a glance."""
+    if route.glance is None or not _glances(caller, route):
+        return answer
+    if type(answer.data) is not route.answers.get(answer.status):
+        raise NotAllowed(f"{caller.user or 'this caller'} may only glance: this answer cannot be had without its data")
+    return Answer(route.glance(answer.data), answer.status)
 
 
 def _proves_itself(route: Route) -> bool:

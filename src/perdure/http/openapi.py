@@ -60,6 +60,8 @@ def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) 
     if route.scope is not None:
         told["security"] = [{"bearer": []}]
         told["x-scope"] = route.scope
+        if route.glance is not None:
+            told["x-glance"] = True
     return told
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -12,6 +12,7 @@ from perdure.runtime.managing import overview
 from perdure.runtime.telemetry.metrics import CONTENT_TYPE, text_of
 
 routes = Routes("overview")
+T = TypeVar("T")
 
 
 class StatsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,14 +41,19 @@ class LockOut(Struct, frozen=True, omit_defaults=True):
     until: datetime | None = None
 
 
-@routes("GET", "/v1/stats", "read", query=StatsQuery, answers={200: overview.Stats})
+def _whole(counted: T) -> T:
+    """These are numbers and names, and no data."""
+    return counted
+
+
+@routes("GET", "/v1/stats", "read", query=StatsQuery, answers={200: overview.Stats}, glance=_whole)
 async def get_stats(call: Call[StatsQuery, Nothing]) -> Answer:
     """Count executions by status and workflow, and tell how long they took."""
     query = call.query
     return Answer(await overview.stats(call.app, call.tenant, query.workflow, query.after, query.before))
 
 
-@routes("GET", "/v1/workers", "read", answers={200: WorkersOut})
+@routes("GET", "/v1/workers", "read", answers={200: WorkersOut}, glance=_whole)
 async def list_workers(call: Call[Nothing, Nothing]) -> Answer:
     """List the workers that hold executions of yours now; one without work is not seen."""
     return Answer(WorkersOut(await overview.workers(call.app, call.tenant)))

@@ -31,7 +31,7 @@ class Shape(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """One route."""
+    """One route; with `glance` it is also for those who may only glance."""
 
     method: str
     path: str
@@ -42,6 +42,12 @@ class Operation(Struct, frozen=True):
     parameters: tuple[Field, ...]
     body: Shape | None
     answers: tuple[tuple[str, Shape], ...]
+    glance: bool = False
+
+    @property
+    def scopes(self) -> str:
+        """What takes one to it, each of them enough."""
+        return f"{self.scope}, glance" if self.glance else self.scope
 
 
 class Section(Struct, frozen=True):
@@ -81,6 +87,7 @@ def _operation(method: str, path: str, told: dict[str, Any], named: dict[str, An
         parameters,
         None if body is None else _shape(body, named),
         tuple(answers),
+        told.get("x-glance", False),
     )
 
 

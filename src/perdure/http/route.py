@@ -97,10 +97,15 @@ Handler = Callable[[Any], Awaitable[Answer]]
 Read = Callable[[Mapping[str, str], bytes], Any]
 
 
+#: From the data of an answer to the same without what is nobody's business who may only glance.
+Glance = Callable[[Any], Any]
+
+
 class Route(Struct, frozen=True):
     """A declared route. `scope` is what the caller must be allowed to do; None: anybody may.
 
-    A body that is not only JSON has a `read` of its own, and names the further types in `media`.
+    A body that is not only JSON has a `read` of its own, and names the further types in `media`. Where there is a
+    `glance`, callers that may only glance are answered as well: with what it makes of the answer.
     """
 
     method: Method
@@ -115,6 +120,7 @@ class Route(Struct, frozen=True):
     media: tuple[str, ...] = ()
     target: Callable[[Any], str] | None = None  # from the call to what it is about, for the audit
     harmless: bool = False  # changes nothing, whatever its scope and method
+    glance: Glance | None = None
 
     @property
     def name(self) -> str:
@@ -159,9 +165,10 @@ class Routes:
         media: Sequence[str] = (),
         target: Callable[[Any], str] | None = None,
         harmless: bool = False,
+        glance: Glance | None = None,
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            said = body, query, answers, self.tag, read, tuple(media), target, harmless
+            said = body, query, answers, self.tag, read, tuple(media), target, harmless, glance
             self.all.append(Route(method, path, scope, handler, *said))
             return handler
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from perdure.flows.schedule import CatchUp, Overlap
+from perdure.http import glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key
 from perdure.runtime.managing.schedules import Schedule
@@ -89,11 +90,15 @@ class NextOut(Struct, frozen=True):
     times: list[datetime]
 
 
+def _glance(found: SchedulesOut) -> SchedulesOut:
+    return SchedulesOut([glance.schedule(one) for one in found.schedules])
+
+
 def _how(call: Call[Any, Any]) -> dict[str, Any]:
     return {"by": call.caller.user, "tenant": call.tenant}
 
 
-@routes("GET", "/v1/schedules", "read", query=SchedulesQuery, answers={200: SchedulesOut})
+@routes("GET", "/v1/schedules", "read", query=SchedulesQuery, answers={200: SchedulesOut}, glance=_glance)
 async def list_schedules(call: Call[SchedulesQuery, Nothing]) -> Answer:
     """List the schedules by name."""
     return Answer(SchedulesOut(await call.app.schedules.list(ended=call.query.ended, tenant=call.tenant)))

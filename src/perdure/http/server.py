@@ -53,7 +53,7 @@ def _endpoint(app: Perdure, gate: Gate, route: Route, limit: int, site: Site) ->
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, site, lambda: _listens(request))
             await note(route, call)
-            return _response(await gate.served(request, route, route.handler(call)))
+            return _response(await gate.served(request, route, caller, route.handler(call)))
         except Exception as error:
             return response_of(error, request)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from perdure.errors import StoreError
-from perdure.http import forms
+from perdure.http import forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.runtime.managing.dead import DeadPage, Handled
 
@@ -40,7 +40,7 @@ class HealthOut(Struct, frozen=True):
     status: str
 
 
-@routes("GET", "/v1/dead", "read", query=DeadQuery, answers={200: DeadPage})
+@routes("GET", "/v1/dead", "read", query=DeadQuery, answers={200: DeadPage}, glance=glance.dead)
 async def dead(call: Call[DeadQuery, Nothing]) -> Answer:
     """List executions that are stuck, those that got stuck last first."""
     query = call.query
