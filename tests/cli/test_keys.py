@@ -41,6 +41,12 @@ def test_create_prints_the_key_alone_and_says_that_it_is_the_only_time(shop: Sho
     assert user_of(shop, result.stdout.strip()) == "ci of default"
 
 
+def test_a_key_can_be_an_observers(shop: Shop) -> None:
+    result = shop.run("keys", "create", "wall", "--role", "observer")
+    assert "wall of default with observer." in result.stderr
+    assert "no role of the API" not in result.stderr
+
+
 def test_create_answers_in_json(shop: Shop) -> None:
     answer = shop.json("keys", "create", "ci", "--role", "sender", "--tenant", "mill")
     assert SECRET.fullmatch(answer["secret"])

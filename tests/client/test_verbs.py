@@ -420,6 +420,32 @@ def test_an_api_key_is_made_rotated_and_revoked() -> None:
     run(main)
 
 
+def test_an_observer_looks_through_the_same_verbs_and_sees_no_data() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        await ann.schedules.create("daily", "verbs-wait", ["sales"], cron="0 9 * * *")
+        one = await ann.start(waiting, "sales", id="w1")
+        await one.until("waiting")
+        await one.cancel("too many sales")
+        await one.until("cancelled")
+        obi = await place.client("acme:obi:observer")
+        seen = obi.get("w1")
+        assert await seen.status() == await one.status()
+        assert (await seen.head()).result == "redacted"
+        log = await seen.log()
+        assert [entry.type for entry in log] == [entry.type for entry in await one.log()]
+        assert "sales" in repr(await one.log()) and "sales" not in repr(log)
+        assert (await seen.why()).reasons[0].text == "it has ended"
+        assert [head.id for head in (await obi.find()).executions] == ["w1"]
+        assert [daily.args for daily in await obi.schedules.list()] == [["redacted"]]
+        assert (await obi.dead()).dead == [] and await obi.definitions.list() == []
+        assert (await obi.stats()).total == 1 and await obi.workers() == await ann.workers()
+        for refused in (seen.result(), seen.state(), seen.event("e1"), seen.cancel(), obi.find(published={"a": 1})):
+            with pytest.raises(NotAllowed):
+                await refused
+
+    run(main)
+
+
 def test_a_lost_answer_makes_no_second_key() -> None:
     async def main(place: Served, ann: Client) -> None:
         flaky = await place.client(transport=Flaky(1))

@@ -28,6 +28,7 @@ from perdure.http.forms import LogOut
 from perdure.http.gate import Gate
 from perdure.http.keys import Keys
 from perdure.http.route import Answer, Route
+from perdure.runtime.managing.schedules import Fired, Schedule
 from tests.http.every import GLANCES, body_of, path_of, place_of
 from tests.http.test_api import Door, People, opened, problem
 
@@ -446,6 +447,18 @@ def test_an_event_of_another_release_shows_nothing_but_its_type() -> None:
 def test_a_reason_of_a_new_kind_is_not_told() -> None:
     told = view.Why("x", "waiting", [view.Reason("omen", WORD)], "w1", [f"{WORD}, line 7"])
     assert glance.why(told) == view.Why("x", "waiting", [view.Reason("omen", "redacted")], "w1")
+
+
+def test_why_a_schedule_could_not_start_something_is_not_told() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    fired = [Fired("daily~1", at, "failed", WORD), Fired("daily~2", at, "started")]
+    times = {"cron": "", "every": "1h", "at": [], "timezone": "UTC", "start": at, "end": None, "next": at}
+    counts = {"started": 1, "skipped": 0, "failed": 1, "pending": 0, "created_at": at, "recent": fired}
+    told = {"name": "daily", "workflow": "x", "args": [], "version": None, "note": "", "paused": False, "ended": False}
+    one = Schedule(**told, **times, **counts, overlap="skip", catch_up="last", jitter="0s")  # type: ignore[arg-type]
+    shown = glance.schedule(one)
+    assert [fire.reason for fire in shown.recent] == ["redacted", ""]
+    assert msgspec.structs.replace(shown, recent=fired, args=[]) == one
 
 
 def test_an_answer_in_another_form_than_the_declared_one_is_refused() -> None:
