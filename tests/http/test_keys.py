@@ -433,7 +433,7 @@ def test_what_is_no_key_is_refused_without_asking_the_store(monkeypatch: pytest.
         ("", ["viewer"], "cannot be the name of a key"),
         ("a\nb", ["viewer"], "cannot be the name of a key"),
         ("ci", ["viewer", "\x1b[31m"], "cannot be a role"),
-        ("ci", ["viewr"], "could do nothing: give it at least one of the roles viewer, sender"),
+        ("ci", ["viewr"], "could do nothing: give it at least one of the roles observer, viewer, sender"),
         ("ci", [], "could do nothing"),
     ],
 )
