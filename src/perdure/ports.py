@@ -43,7 +43,8 @@ class Store(Protocol):
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
         """Create head, rows and wake row (due `grace` from now); idempotent by key: compares `sha`.
 
-        An execution that has `topics` is found by them, from this write on until its end.
+        An execution that has `topics` is found by them, from this write on until its end; by its correlation id and
+        its tags it is found for ever.
         """
         ...
 
@@ -127,7 +128,9 @@ class Store(Protocol):
 
     async def head(self, key: str) -> Head | None: ...
 
-    async def find(self, query: Query) -> list[Head]: ...
+    async def find(self, query: Query) -> list[Head]:
+        """Heads, newest first. By correlation id and tags they are found by an index, in this order."""
+        ...
 
 
 class Locks(Protocol):

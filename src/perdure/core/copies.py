@@ -121,6 +121,8 @@ def as_start(key: str, rows: Sequence[Row], queue: str) -> Start:
         result=result,
         state=msgspec.json.encode(state.published) if state.published else None,
         base=state.base,
+        correlation=first.correlation or None,
+        tags=first.tags,
     )
 
 

@@ -69,6 +69,8 @@ class Started(Struct, frozen=True, omit_defaults=True):
     seed: str = ""  # of its random values, where that is not its own key
     hash: str = ""  # of the definition, if it was published
     callback: Callback | None = None  # whom to tell of its end
+    correlation: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -142,6 +144,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     by: str = ""  # who asked for another version, if somebody did
     callback: Callback | None = None  # as when it started
     lasting: list[int] = []  # children that are still open
+    correlation: str = ""  # as when it started: children inherit it
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):

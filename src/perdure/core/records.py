@@ -6,7 +6,7 @@ Rules kept here: values only, no behaviour; times are integer microseconds since
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -45,6 +45,24 @@ def lane_of(start: Start) -> str | None:
 def topics_of(start: Start) -> tuple[str, ...]:
     """A topic is its tenant's own, too."""
     return tuple(key_of(tenant_of(start.key), topic) for topic in dict.fromkeys(start.topics))
+
+
+def labels_of(key: str, correlation: str | None, tags: Sequence[str]) -> tuple[str, ...]:
+    """What an execution is found by, as stores keep it: its correlation id and its tags, and whose they are."""
+    tenant = tenant_of(key)
+    own = () if correlation is None else (key_of(tenant, f"c:{correlation}"),)
+    return *own, *(key_of(tenant, f"t:{tag}") for tag in dict.fromkeys(tags))
+
+
+def labels_wanted(query: Query) -> tuple[str, ...]:
+    return labels_of(key_of(query.tenant or "", ""), query.correlation, query.tags)
+
+
+def read_labels(labels: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Correlation id and tags of the labels of one execution."""
+    told = sorted(id_of(label) for label in labels)
+    tags = tuple(one[2:] for one in told if one.startswith("t:"))
+    return next((one[2:] for one in told if one.startswith("c:")), None), tags
 
 
 def external_queue(tenant: str, queue: str) -> str:
@@ -103,6 +121,8 @@ class Start(Struct, frozen=True):
     state: bytes | None = None
     base: int = 1
     topics: tuple[str, ...] = ()  # what it listens for, for as long as it is open
+    correlation: str | None = None  # what it is about; others may be about the same
+    tags: tuple[str, ...] = ()  # each once, sorted
 
 
 Started: TypeAlias = Literal["created", "same", "conflict"]
@@ -245,6 +265,8 @@ class Head(Struct, frozen=True):
     mail: int = 0
     lane: str | None = None  # while it is open
     token: int = 0  # of its latest hold, while it is open
+    correlation: str | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def shown(self) -> ShownStatus:
@@ -254,7 +276,8 @@ class Head(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True):
-    """What `find` looks for, newest first. `fields` are equalities on published state.
+    """What `find` looks for, newest first. `fields` are equalities on published state, which no index knows of;
+    correlation id and tags are found by one.
 
     No tenant means all of them: for the engine's own loops, never for an answer to somebody. Executions of the
     engine's own, such as actions that run apart, are left out unless they are `inner`.
@@ -268,6 +291,8 @@ class Query(Struct, frozen=True):
     after: int | None = None  # started at or after
     before: int | None = None  # started before
     fields: dict[str, str | int | float | bool | None] = {}
+    correlation: str | None = None  # like tags only together with a tenant
+    tags: tuple[str, ...] = ()  # all of them
     limit: int = 50
     cursor: tuple[int, str] | None = None  # (started_at, key) of the last one seen
 

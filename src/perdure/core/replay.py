@@ -52,6 +52,7 @@ class Replay(Asking):
         self.input = ev.NULL
         self.hash = ""  # of the definition, if it was published
         self.callback: Callback | None = None
+        self.correlation = ""
         self.tries = 0  # of the action that settled last
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
@@ -82,7 +83,7 @@ class Replay(Asking):
             case ev.Started():
                 self.began = self.at = at
                 self.seed = event.seed or self.key
-                self.hash, self.callback = event.hash, event.callback
+                self.hash, self.callback, self.correlation = event.hash, event.callback, event.correlation
                 self._begin(self.definition.begin, event.input)
             case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
                 if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
@@ -284,7 +285,8 @@ class Replay(Asking):
         self.lasting = set(event.lasting)
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
-        self.hash, self.callback, self.position, self.taking = event.hash, event.callback, None, ""
+        self.hash, self.callback, self.correlation = event.hash, event.callback, event.correlation
+        self.position, self.taking = None, ""
         self._begin(self.definition.resume, event.input)
 
     def _owed(self, owed: ev.Owed) -> Undo:
@@ -341,6 +343,7 @@ class Replay(Asking):
             by,
             self.callback,
             sorted(self.lasting),
+            self.correlation,
         )
 
     def _end(self, outcome: Outcome) -> None:

@@ -21,8 +21,10 @@ _RANGES = 1000
 
 
 def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | None = None) -> Start:
-    """A new execution. Workflow, input and callback make two starts the same start."""
-    told = () if first.callback is None else (_encode(first.callback),)
+    """A new execution. Workflow, input, callback, correlation id and tags make two starts the same start."""
+    told = [] if first.callback is None else [_encode(first.callback)]
+    if first.correlation or first.tags:
+        told.append(_encode([first.correlation, first.tags]))
     return Start(
         key,
         first.workflow,
@@ -32,6 +34,8 @@ def begin(key: str, first: ev.Started, queue: str, at: int, parent_ref: int | No
         (ev.row(first, 1, at),),
         first.parent or None,
         parent_ref,
+        correlation=first.correlation or None,
+        tags=first.tags,
     )
 
 

@@ -37,6 +37,8 @@ from perdure.core.records import (
     Started,
     Status,
     key_of,
+    labels_of,
+    labels_wanted,
     lane_of,
     served_as,
     tenant_of,
@@ -172,6 +174,7 @@ class MemoryStore:
         self._executions: dict[str, _Execution] = {}
         self._lanes: dict[str, dict[str, None]] = {}  # the open executions of a lane, oldest first
         self._topics: dict[str, set[str]] = {}  # the open executions of a topic
+        self._labels: dict[str, list[str]] = {}  # the executions that have a correlation id or a tag
         self._agenda = _Agenda(self._executions)
 
     async def open(self) -> None:
@@ -199,6 +202,8 @@ class MemoryStore:
         if start.topics and it.wake is not None:
             for topic in topics_of(start):
                 self._topics.setdefault(topic, set()).add(start.key)
+        for label in labels_of(start.key, start.correlation, start.tags):
+            self._labels.setdefault(label, []).append(start.key)
         self._agenda.note(it)
         return "created"
 
@@ -522,13 +527,20 @@ class MemoryStore:
             mail=len(it.mailbox),
             lane=it.start.lane if wake else None,
             token=wake.token if wake else 0,
+            correlation=it.start.correlation,
+            tags=it.start.tags,
         )
 
     async def find(self, query: Query) -> list[Head]:
         now = self._ticker.now()
-        heads = (self._head(it, now) for key, it in self._executions.items() if query.tenant in (None, tenant_of(key)))
+        heads = (self._head(self._executions[key], now) for key in self._candidates(query))
         found = sorted((head for head in heads if _fits(head, query)), key=_place, reverse=True)
         return found[: query.limit]
+
+    def _candidates(self, query: Query) -> Iterable[str]:
+        if labels := labels_wanted(query):
+            return self._labels.get(labels[0], ())  # the others are compared
+        return (key for key in self._executions if query.tenant in (None, tenant_of(key)))
 
 
 def _place(head: Head) -> tuple[int, str]:
@@ -544,6 +556,8 @@ def _fits(head: Head, query: Query) -> bool:
         and (query.after is None or head.started_at >= query.after)
         and (query.before is None or head.started_at < query.before)
         and (query.cursor is None or _place(head) < query.cursor)
+        and query.correlation in (None, head.correlation)
+        and (not query.tags or set(query.tags) <= set(head.tags))
         and (not query.fields or _publishes(head.state, query.fields.items()))
     )
 

@@ -103,6 +103,7 @@ class Kin:
             parent=self._key,
             parent_queue=self._queue,
             hash=started.hash,
+            correlation=self._notes.correlation,
         )
         key = key_of(tenant_of(self._key), started.id)
         start = summary.begin(key, first, queue, at, started.ref)

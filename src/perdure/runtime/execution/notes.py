@@ -28,10 +28,11 @@ NOTED_TYPES = frozenset(
 )
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in NOTED_TYPES)
 _STARTED = ev.NUMBERS[ev.Started]
+_WORDS = (b'"callback":', b'"correlation":')
 
 
 class Notes:
-    __slots__ = ("apart", "callback", "offspring", "parent_queue", "published")
+    __slots__ = ("apart", "callback", "correlation", "offspring", "parent_queue", "published")
 
     def __init__(self, held: Held) -> None:
         self.published: bytes | None = None  # the state that the log shows
@@ -39,13 +40,14 @@ class Notes:
         self.apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
         self.parent_queue = ""
         self.callback: Callback | None = None
+        self.correlation = ""
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
                     self.note(ev.read(row))
-        # Nearly all have neither a parent nor a callback: no need to read the first row for them.
+        # Nearly all have neither a parent nor one of these: no need to read the first row for them.
         first = held.rows[0]
-        if first.type == _STARTED and (held.parent is not None or b'"callback":' in first.data):
+        if first.type == _STARTED and (held.parent is not None or any(word in first.data for word in _WORDS)):
             with suppress(Undecodable):
                 self.note(ev.read(first))
 
@@ -58,7 +60,7 @@ class Notes:
                 self.published = msgspec.json.encode({**shown, "state": event.to_state})
             case ev.Restarted():
                 self.published = bytes(event.published) if bytes(event.published) != b"{}" else None
-                self.callback = event.callback
+                self.callback, self.correlation = event.callback, event.correlation
                 self.offspring |= set(event.lasting)
             case ev.ChildStarted():
                 self.offspring.add(event.ref)
@@ -70,6 +72,6 @@ class Notes:
                 self.apart.pop(event.ref, None)
             case ev.Started():
                 self.parent_queue = event.parent_queue
-                self.callback = event.callback
+                self.callback, self.correlation = event.callback, event.correlation
             case _:
                 pass

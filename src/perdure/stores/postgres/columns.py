@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from perdure.core.records import Commit, End, Mail, Park, Row, Start, lane_of, tenant_of, topics_of
+from perdure.core.records import Commit, End, Mail, Park, Row, Start, labels_of, lane_of, tenant_of, topics_of
 from perdure.stores.ticker import RESTARTED
 
 Columns: TypeAlias = list[list[Any]]
@@ -66,6 +66,18 @@ def topics_columns(starts: Iterable[Start]) -> Columns:
     for start in sorted(starts, key=lambda one: one.key):
         for topic in topics_of(start):
             _append(columns, start.key, start.sha, topic)
+    return columns
+
+
+def labels_columns(starts: Iterable[Start]) -> Columns:
+    """What comes after the parameters of starts of which some have labels: keys, shas, labels. Nothing for others."""
+    labelled = [start for start in starts if start.correlation is not None or start.tags]
+    if not labelled:
+        return []
+    columns: Columns = [[], [], []]
+    for start in sorted(labelled, key=lambda one: one.key):
+        for label in labels_of(start.key, start.correlation, start.tags):
+            _append(columns, start.key, start.sha, label)
     return columns
 
 

@@ -25,6 +25,7 @@ grant select, insert on {schema}.events to {role};
 grant select, insert, update on {schema}.heads to {role};
 grant select, insert, update, delete on {schema}.wakes, {schema}.messages to {role};
 grant select, insert, delete on {schema}.topics to {role};
+grant select, insert on {schema}.labels to {role};
 """
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from perdure.core.records import ENDED, Query
+from perdure.core.records import ENDED, Head, Query, labels_wanted, read_labels
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
@@ -13,13 +14,21 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   h.state, h.waits, h.result, h.started_at, h.changed_at,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
   (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
-  coalesce(w.token, 0)
-from (select {schema}.now_us() as now offset 0) n, {schema}.heads h left join {schema}.wakes w on w.key = h.key
+  coalesce(w.token, 0), (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
+from (select {schema}.now_us() as now offset 0) n, {schema}.heads h{labelled} left join {schema}.wakes w on w.key = h.key
 where """
+_LABELLED = (
+    " join {schema}.labels {one} on {one}.label = {label} and {one}.started_at = h.started_at and {one}.key = h.key"
+)
 
 
 def head_statement(schema: str) -> str:
-    return _HEAD.format(schema=schema) + "h.key = $1"
+    return _HEAD.format(schema=schema, labelled="") + "h.key = $1"
+
+
+def read_head(row: Sequence[Any]) -> Head:
+    *told, labels = row
+    return Head(*told, *((None, ()) if labels is None else read_labels(labels)))
 
 
 _COUNTS = "h.status = 'open' and h.parent is null and position(':' in h.workflow) = 0"
@@ -53,7 +62,11 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
         values.append(given)
         return f"${len(values)}"
 
-    parts = ["true"]
+    parts, joins = ["true"], ""
+    for number, label in enumerate(labels_wanted(query)):
+        # They say the same of time and key, so the rows of any of them are in the order of the answer.
+        joins += _LABELLED.format(schema=schema, one=f"l{number}", label=value(label))
+    place = "l0" if joins else "h"
     if query.tenant is not None:
         parts.append(f"h.tenant = {value(query.tenant)}")
     if query.status is not None:
@@ -65,16 +78,16 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
     if not query.inner:
         parts.append("position(':' in h.workflow) = 0")
     if query.after is not None:
-        parts.append(f"h.started_at >= {value(query.after)}")
+        parts.append(f"{place}.started_at >= {value(query.after)}")
     if query.before is not None:
-        parts.append(f"h.started_at < {value(query.before)}")
+        parts.append(f"{place}.started_at < {value(query.before)}")
     if query.cursor is not None:
         at, key = query.cursor
-        parts.append(f"(h.started_at, h.key) < ({value(at)}, {value(key)})")
+        parts.append(f"({place}.started_at, {place}.key) < ({value(at)}, {value(key)})")
     if query.fields:
         parts.append(f"{schema}.published(h.state) @> {value(json.dumps(query.fields))}::jsonb")
-    order = f" order by h.started_at desc, h.key desc limit {value(query.limit)}"
-    return _HEAD.format(schema=schema) + " and ".join(parts) + order, values
+    order = f" order by {place}.started_at desc, {place}.key desc limit {value(query.limit)}"
+    return _HEAD.format(schema=schema, labelled=joins) + " and ".join(parts) + order, values
 
 
 def _status(status: str) -> str:

@@ -20,6 +20,7 @@ class Statements:
             " $$ select current_setting('perdure.now')::bigint $$"
         )
         self.start = call("start", 23)
+        self.start_labelled = call("start_labelled", 26)
         self.listen = f"select {schema}.listen($1, $2, $3)"
         self.listening = call("listening", 3)
         self.send = call("send", 5)
@@ -28,6 +29,7 @@ class Statements:
         self.release = f"select {schema}.release($1, $2)"
         self.commit_group = call("commit_group", 29)
         self.commit_family = call("commit_family", 56)
+        self.commit_labelled = call("commit_labelled", 59)
         self.claim = call("claim", 4)
         self.next_due = call("next_due", 2)
         self.backlog = call("backlog", 0)

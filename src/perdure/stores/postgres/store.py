@@ -154,7 +154,9 @@ class PostgresStore:
     async def _start(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
         if not starts:
             return []
-        there = dict(await connection.fetch(self._sql.start, *columns.starts_columns(starts), grace))
+        made, labels = columns.starts_columns(starts), columns.labels_columns(starts)
+        statement = self._sql.start_labelled if labels else self._sql.start
+        there = dict(await connection.fetch(statement, *made, grace, *labels))
         answers: list[Started] = []
         for start in starts:
             sha = there.get(start.key)
@@ -295,9 +297,10 @@ class PostgresStore:
         mail = [letter for commit in group for letter in commit.mail]
         if not children and not mail:
             return cast("list[Any]", await connection.fetch(self._sql.commit_group, *parameters, careful))
-        starts = columns.starts_columns(children)
-        letters = columns.mail_columns(mail)
-        refusals = await connection.fetch(self._sql.commit_family, *parameters, careful, *starts, *letters, grace)
+        starts, labels = columns.starts_columns(children), columns.labels_columns(children)
+        family = *parameters, careful, *starts, *columns.mail_columns(mail), grace
+        statement = self._sql.commit_labelled if labels else self._sql.commit_family
+        refusals = await connection.fetch(statement, *family, *labels)
         await self._listen(connection, children)
         return cast("list[Any]", refusals)
 
@@ -351,11 +354,11 @@ class PostgresStore:
 
     async def head(self, key: str) -> Head | None:
         found = await self._look(tenant_of(key), lambda c: c.fetchrow(self._sql.head, key))
-        return None if found is None else Head(*found)
+        return None if found is None else search.read_head(found)
 
     async def find(self, query: Query) -> list[Head]:
         statement, values = search.statement(query, self._sql.schema)
-        return list(starmap(Head, await self._look(query.tenant, lambda c: c.fetch(statement, *values))))
+        return [search.read_head(row) for row in await self._look(query.tenant, lambda c: c.fetch(statement, *values))]
 
     async def _look(self, home: str | None, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Read with the eyes of one tenant, if there is one."""

@@ -5,28 +5,44 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from itertools import starmap
+from typing import Any
 
-from perdure.core.records import Head, Query
+from perdure.core.records import Head, Query, labels_wanted, read_labels
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(version) from events e where e.key = h.key), h.sha, h.parent, h.parent_ref, h.state, h.waits, h.result,
   h.started_at, h.changed_at, iif(w.due > :now, w.holder, null), w.due, coalesce(w.lapses, 0),
   (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
-  coalesce(w.token, 0)
-from heads h left join wakes w on w.key = h.key
+  coalesce(w.token, 0), (select json_group_array(l.label) from labels l where l.key = h.key)
+from {source} left join wakes w on w.key = h.key
 where """
+#: A search by labels begins with the first of them, whatever else it asks for: its rows are in the order of the answer.
+_BY_LABEL = "labels first cross join heads h on h.key = first.key"
+_LABELLED = (
+    "exists (select 1 from labels l where l.label = :label{number} and l.started_at = first.started_at"
+    " and l.key = first.key)"
+)
 
 
 def heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object]) -> list[Head]:
-    return list(starmap(Head, db.execute(_HEAD + condition, values)))
+    source = _BY_LABEL if "label0" in values else "heads h"
+    return [_head(*row) for row in db.execute(_HEAD.format(source=source) + condition, values)]
+
+
+def _head(*row: Any) -> Head:
+    *told, labels = row
+    return Head(*told, *((None, ()) if labels == "[]" else read_labels(json.loads(labels))))
 
 
 def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     """The where clause of a search and its values; only fixed text enters the statement."""
     values: dict[str, object] = {"now": now, "tenant": query.tenant, "limit": query.limit}
     parts = ["h.tenant = :tenant" if query.tenant is not None else "true"]
+    labels = labels_wanted(query)
+    values |= {f"label{number}": label for number, label in enumerate(labels)}
+    parts += [_LABELLED.format(number=number) if number else "first.label = :label0" for number in range(len(labels))]
+    place = "first" if labels else "h"
     if query.status in ("running", "waiting"):
         held = "(w.holder is not null and w.due > :now)"
         parts.append(f"h.status = 'open' and {held if query.status == 'running' else 'not ' + held}")
@@ -34,15 +50,15 @@ def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
         parts.append("h.status = :status")
         values["status"] = query.status
     if query.cursor is not None:
-        parts.append("(h.started_at, h.key) < (:cursor_at, :cursor_key)")
+        parts.append(f"({place}.started_at, {place}.key) < (:cursor_at, :cursor_key)")
         values["cursor_at"], values["cursor_key"] = query.cursor
     if not query.inner:
         parts.append("instr(h.workflow, ':') = 0")
     for name, value, part in (
         ("workflow", query.workflow, "h.workflow = :workflow"),
         ("parent", query.parent, "h.parent = :parent"),
-        ("after", query.after, "h.started_at >= :after"),
-        ("before", query.before, "h.started_at < :before"),
+        ("after", query.after, f"{place}.started_at >= :after"),
+        ("before", query.before, f"{place}.started_at < :before"),
     ):
         if value is not None:
             parts.append(part)
@@ -51,7 +67,7 @@ def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
         parts.append(_field(f"field{number}", wanted))
         values[f"field{number}"] = field
         values[f"field{number}_value"] = wanted
-    return " and ".join(parts) + " order by h.started_at desc, h.key desc limit :limit", values
+    return " and ".join(parts) + f" order by {place}.started_at desc, {place}.key desc limit :limit", values
 
 
 def _field(name: str, wanted: str | int | float | bool | None) -> str:

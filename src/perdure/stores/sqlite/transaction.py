@@ -33,6 +33,7 @@ from perdure.core.records import (
     Sent,
     Start,
     Started,
+    labels_of,
     lane_of,
     served_as,
     tenant_of,
@@ -112,6 +113,9 @@ class Transaction:
             if start.topics:
                 rows = [(topic, start.key) for topic in topics_of(start)]
                 self._db.executemany("insert into topics (topic, key) values (?, ?)", rows)
+        if labels := labels_of(start.key, start.correlation, start.tags):
+            found_by = [(label, self.now, start.key) for label in labels]
+            self._db.executemany("insert into labels (label, started_at, key) values (?, ?, ?)", found_by)
         return "created"
 
     def send(self, mail: Mail, due: int) -> Sent:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from perdure.testing.contract.committing import Committing
 from perdure.testing.contract.holding import Holding
+from perdure.testing.contract.labelling import Labelling
 from perdure.testing.contract.lanes import Lanes
 from perdure.testing.contract.listening import Listening
 from perdure.testing.contract.locks import LocksContract
@@ -51,7 +52,7 @@ from perdure.testing.contract.streams import Opened, StreamContract
 from perdure.testing.contract.waking import Waking
 
 
-class StoreContract(Starting, Sending, Holding, Committing, Waking, Reading, Searching, Lanes, Listening):
+class StoreContract(Starting, Sending, Holding, Committing, Waking, Reading, Searching, Labelling, Lanes, Listening):
     """Every sentence of the port Store; a subclass says how to make one.
 
     `self.clock` is a ManualClock for stores that take a clock; others override `advance` as well.
