@@ -232,6 +232,8 @@ def test_no_value_of_a_parameter_makes_the_server_fail(url: str) -> None:
                     more = "" if field == "name" else QUERIES.get(place_of(one), "")
                     query = f"{field}={quote(text)}&{more}".rstrip("&")
                     answered(await door(one.method, f"{path}?{query}", body_of(one)), one.path, query)
+                    if field in one.lists:
+                        continue
                     twice = await door(one.method, f"{path}?{query}&{field}=2", body_of(one))
                     refused(twice, one.path, query)
 

@@ -376,7 +376,7 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
     db = sqlite3.connect(path)
     db.execute("pragma user_version = 999")
     db.close()
-    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 3 at most"):
+    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 4 at most"):
         using(path, log)
 
 

@@ -18,7 +18,7 @@ from typer import Argument, Option
 from perdure.cli import values
 from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, status_text, styled, table
-from perdure.cli.runs import PATIENCE, Reason, needs
+from perdure.cli.runs import PATIENCE, OfCorrelation, Reason, Tagged, needs
 from perdure.core.records import ENDED, ShownStatus
 from perdure.flows.bulk import Act
 from perdure.runtime.app import Perdure
@@ -49,6 +49,8 @@ def _which(
     since: str | None,
     before: str | None,
     field: list[str] | None,
+    correlation: str | None,
+    tag: list[str] | None,
     all: bool,
 ) -> dict[str, Any]:
     return {
@@ -57,6 +59,8 @@ def _which(
         "after": None if since is None else values.since(since),
         "before": None if before is None else values.since(before),
         "fields": values.fields(field or ()),
+        "correlation": correlation,
+        "tag": tag or (),
         "all": all,
     }
 
@@ -71,13 +75,15 @@ def _plain(act: Act, verb: str) -> None:
         since: Since = None,
         before: Before = None,
         field: Field = None,
+        correlation: OfCorrelation = None,
+        tag: Tagged = None,
         all: All = False,
         dry_run: DryRun = False,
         detach: Detach = False,
         reason: Reason = "",
         app: AppOption = None,
     ) -> int:
-        which = _which(status, workflow, since, before, field, all)
+        which = _which(status, workflow, since, before, field, correlation, tag, all)
         return await _do(call, app, act, which, dry_run, detach, reason)
 
     run.__doc__ = f"{verb}\n\nExample: perdure bulk {act} --workflow order --field stage=paid --dry-run"
@@ -101,6 +107,8 @@ async def send(
     since: Since = None,
     before: Before = None,
     field: Field = None,
+    correlation: OfCorrelation = None,
+    tag: Tagged = None,
     all: All = False,
     dry_run: DryRun = False,
     detach: Detach = False,
@@ -112,7 +120,7 @@ async def send(
     Example: perdure bulk send approved '{"by": "ada"}' --workflow order --field stage=review
     """
     event = {"event": name, "payload": values.json_value(payload, "the payload")}
-    which = _which(status, workflow, since, before, field, all)
+    which = _which(status, workflow, since, before, field, correlation, tag, all)
     return await _do(call, app, "send", which | event, dry_run, detach, reason)
 
 
@@ -125,6 +133,8 @@ async def migrate(
     since: Since = None,
     before: Before = None,
     field: Field = None,
+    correlation: OfCorrelation = None,
+    tag: Tagged = None,
     all: All = False,
     dry_run: DryRun = False,
     detach: Detach = False,
@@ -135,7 +145,7 @@ async def migrate(
 
     Example: perdure bulk migrate 3 --workflow order --status waiting
     """
-    which = _which(status, workflow, since, before, field, all)
+    which = _which(status, workflow, since, before, field, correlation, tag, all)
     return await _do(call, app, "migrate", which | {"version": version}, dry_run, detach, reason)
 
 

@@ -218,6 +218,8 @@ def head_data(head: Head) -> dict[str, Any]:
         "lapses": head.lapses,
         "mail": head.mail,
         "parent": None if head.parent is None else id_of(head.parent),
+        "correlation": head.correlation,
+        "tags": head.tags,
         "state": decoded(head.state),
         "waits": decoded(head.waits),
         "result": decoded(head.result),

@@ -89,6 +89,10 @@ def _header(head: Head, definition: str, first: Entry | None, now: int) -> Any:
         facts.append(("held by", head.holder))
     if head.parent:
         facts.append(("parent", id_of(head.parent)))
+    if head.correlation:
+        facts.append(("correlation", styled(head.correlation)))
+    if head.tags:
+        facts.append(("tags", styled(", ".join(head.tags))))
     if head.mail:
         facts.append(("mail", f"{head.mail} message(s) wait"))
     if head.status in ENDED:

@@ -25,6 +25,11 @@ PATIENCE = 1.0
 
 Reason = Annotated[str, Option("--reason", help="Kept in the log.", show_default=False)]
 
+OfCorrelation = Annotated[
+    str | None, Option("--correlation", metavar="ID", help="Only those with this correlation id.")
+]
+Tagged = Annotated[list[str] | None, Option("--tag", help="Only those with this tag; repeatable: with all of them.")]
+
 
 @command("start", RUNS)
 async def start(
@@ -38,6 +43,10 @@ async def start(
     id: Annotated[str | None, Option("--id", help="The execution's id; the same id starts it once.")] = None,
     version: Annotated[int | None, Option("--version", help="Of the workflow; the newest unless given.")] = None,
     lane: Annotated[str | None, Option("--lane", help="Executions of one lane run one at a time.")] = None,
+    correlation: Annotated[
+        str | None, Option("--correlation", metavar="ID", help="What it is about, to find it by; children inherit it.")
+    ] = None,
+    tag: Annotated[list[str] | None, Option("--tag", help="To find it by; repeatable.")] = None,
     wait: Annotated[bool, Option("--wait", help="Wait for the result; 1 if it does not succeed.")] = False,
 ) -> int:
     """Start an execution.
@@ -55,7 +64,8 @@ async def start(
     given = values.json_list(input) if input is not None else []
     given += [values.json_value(text, "an argument") for text in words]
     async with call.client(code, code=code is not None, create=code is not None) as client:
-        run = await client.start_by_name(name, given, version=version, id=id, lane=lane, by=user())
+        labels: dict[str, Any] = {"correlation": correlation, "tags": tag or ()}
+        run = await client.start_by_name(name, given, version=version, id=id, lane=lane, by=user(), **labels)
         if wait:
             return await _wait(call, client, run)
         if call.show.json:
@@ -128,6 +138,8 @@ async def find(
     workflow: Annotated[str | None, Option("--workflow", help="Only those of this workflow.")] = None,
     since: Annotated[str | None, Option("--since", metavar="TIME", help="Started since: 2h, or a time.")] = None,
     field: Annotated[list[str] | None, Option("--field", metavar="K=V", help="Published field; repeatable.")] = None,
+    correlation: OfCorrelation = None,
+    tag: Tagged = None,
     limit: Annotated[int, Option("--limit", min=1, max=1000, help="How many.")] = 50,
     cursor: Annotated[str | None, Option("--cursor", help="Go on after the page that gave it.")] = None,
     app: AppOption = None,
@@ -135,12 +147,21 @@ async def find(
     """List executions, newest first.
 
     Example: perdure list --status waiting --field customer=ada --since 2h
+
+    Example: perdure list --correlation order-4711 --tag vip
     """
     after = values.since(since) if since is not None else None
     wanted = values.fields(field or ())
     async with call.client(app) as client:
         page = await client.find(
-            status=status, workflow=workflow, after=after, limit=limit, cursor=cursor, published=wanted
+            status=status,
+            workflow=workflow,
+            after=after,
+            correlation=correlation,
+            tag=tag or (),
+            limit=limit,
+            cursor=cursor,
+            published=wanted,
         )
         if call.show.json:
             call.show.data({"executions": [head_data(head) for head in page.heads], "next": page.next})

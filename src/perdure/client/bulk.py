@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,8 @@ class RemoteBulk:
         after: datetime | None = None,
         before: datetime | None = None,
         fields: Mapping[str, str | int | float | bool | None] | None = None,
+        correlation: str | None = None,
+        tag: str | Sequence[str] = (),
         all: bool = False,
         event: str = "",
         payload: Any = None,
@@ -43,7 +45,8 @@ class RemoteBulk:
         `send` takes an `event` and its `payload`, `migrate` the `version` of a definition. With `dry_run` they are only
         found. The same `id` twice is one operation.
         """
-        which = FilterIn(status, workflow, after, before, dict(fields or {}))
+        tags = [tag] if isinstance(tag, str) else list(tag)
+        which = FilterIn(status, workflow, after, before, dict(fields or {}), correlation, tags)
         chosen = id or f"bulk-{self._door.new_id()}"
         body = BulkIn(act, which, all, event, payload, version, reason, dry_run, chosen)
         return RemoteRun(self._door, (await self._door.post(path_of("bulk"), body, StartedOut)).id)

@@ -41,6 +41,7 @@ from perdure.http.quota import QuotaOut
 from perdure.http.system import HealthOut, WhichIn
 from perdure.runtime.callers.routing import Routed
 from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.checks import checked_labels
 from perdure.runtime.managing.dead import DeadPage, Handled
 from perdure.runtime.managing.locks import LockState
 from perdure.runtime.managing.overview import Stats, WorkerSeen
@@ -104,6 +105,8 @@ class Client:
         id: str | None = None,
         lane: str | None = None,
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> RemoteRun[R]: ...
     @overload
     async def start(
@@ -114,6 +117,8 @@ class Client:
         id: str | None = None,
         lane: str | None = None,
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> RemoteRun[Any]: ...
     async def start(  # type: ignore[misc]  # mypy does not see that *args takes any arguments
         self,
@@ -123,15 +128,27 @@ class Client:
         id: str | None = None,
         lane: str | None = None,
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> RemoteRun[Any]:
         """Start an execution of a workflow of the server, by its name, or by its code where that is at hand.
 
         Idempotent by id: the same workflow and input give the same run. With a `callback` the end is posted to its
-        URL, signed.
+        URL, signed. It is found by its `correlation` id, which others may have as well, and by its `tags`.
         """
+        labels = checked_labels(correlation, tags)
         wanted, chosen = named(workflow, args), id or self._door.new_id()
         number = version if wanted.version is None else wanted.version
-        body = StartIn(wanted.name, args=wanted.args, version=number, id=chosen, lane=lane, callback=callback)
+        body = StartIn(
+            wanted.name,
+            args=wanted.args,
+            version=number,
+            id=chosen,
+            lane=lane,
+            callback=callback,
+            correlation=correlation,
+            tags=list(labels.tags),
+        )
         made = await self._door.post(path_of("executions"), body, StartedOut)
         return RemoteRun(self._door, made.id, wanted.returns)
 
@@ -177,14 +194,17 @@ class Client:
         after: datetime | None = None,
         before: datetime | None = None,
         parent: str | None = None,
+        correlation: str | None = None,
+        tag: str | Sequence[str] = (),
         limit: int = 50,
         cursor: str | None = None,
         published: Mapping[str, str | int | float | bool | None] | None = None,
         **fields: str | int | float | bool | None,
     ) -> ExecutionsOut:
-        """Executions by status, workflow, start time and published fields, newest first, page by page.
+        """Executions by status, workflow, start time, correlation id, tags and published fields, newest first, by page.
 
-        `find(stage="paid")` looks for a published field; `published={"status": "paid"}` for one whose name is taken.
+        Of several tags all must be there. `find(stage="paid")` looks for a published field, `published={"status":
+        "paid"}` for one whose name is taken.
         """
         wanted = {**fields, **(published or {})}
         asked: dict[str, Any] = {f"field.{name}": msgspec.json.encode(value).decode() for name, value in wanted.items()}
@@ -196,6 +216,8 @@ class Client:
             after=after,
             before=before,
             parent=parent,
+            correlation=correlation,
+            tag=[tag] if isinstance(tag, str) else tag,
             limit=limit,
             cursor=cursor,
             **asked,

@@ -153,7 +153,9 @@ class Door:
             yield answer
 
 
-def _said(value: Any) -> str:
+def _said(value: Any) -> str | list[str]:
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]  # the parameter is repeated
     said = msgspec.to_builtins(value)
     return str(said).lower() if isinstance(said, bool) else str(said)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Status: TypeAlias = Literal["open", "paused", "stuck", "completed", "failed", "cancelled"]
 #: What people see: an open execution is `running` while somebody holds it and `waiting` otherwise.
@@ -58,11 +58,11 @@ def labels_wanted(query: Query) -> tuple[str, ...]:
     return labels_of(key_of(query.tenant or "", ""), query.correlation, query.tags)
 
 
-def read_labels(labels: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Correlation id and tags of the labels of one execution."""
+def labelled(head: Head, labels: Iterable[str]) -> Head:
+    """A head with the correlation id and the tags that these labels say."""
     told = sorted(id_of(label) for label in labels)
-    tags = tuple(one[2:] for one in told if one.startswith("t:"))
-    return next((one[2:] for one in told if one.startswith("c:")), None), tags
+    correlation = next((one[2:] for one in told if one.startswith("c:")), None)
+    return structs.replace(head, correlation=correlation, tags=tuple(one[2:] for one in told if one.startswith("t:")))
 
 
 def external_queue(tenant: str, queue: str) -> str:

@@ -35,6 +35,8 @@ class Filter(Struct, frozen=True, omit_defaults=True):
     after: int | None = None
     before: int | None = None
     fields: dict[str, str | int | float | bool | None] = {}
+    correlation: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Order(Struct, frozen=True, omit_defaults=True):

@@ -17,13 +17,15 @@ routes = Routes("bulk")
 
 
 class FilterIn(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which executions: all of this must fit; `fields` are published ones."""
+    """Which executions: all of this must fit, and all tags must be there; `fields` are published ones."""
 
     status: forms.Status | None = None
     workflow: str | None = None
     after: datetime | None = None
     before: datetime | None = None
     fields: dict[str, str | int | float | bool | None] = {}
+    correlation: forms.Label | None = None
+    tag: forms.Tags = []
 
 
 class BulkIn(Struct, frozen=True, forbid_unknown_fields=True):

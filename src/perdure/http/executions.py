@@ -44,6 +44,8 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
         tenant=call.tenant,
         by=call.caller.user,
         callback=body.callback,
+        correlation=body.correlation,
+        tags=body.tags,
     )
     if await settled(call, run, call.query.wait):
         return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
@@ -59,7 +61,10 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     glance=glance.executions,
 )
 async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
-    """Find executions, newest first, page by page."""
+    """Find executions, newest first, page by page.
+
+    Correlation id and tags go by an index; published fields are compared one execution after the other.
+    """
     query = call.query
     if query.field:
         call.caller.require("read")  # who finds by a value knows it
@@ -69,6 +74,8 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
         after=query.after,
         before=query.before,
         parent=query.parent,
+        correlation=query.correlation,
+        tag=query.tag,
         published=forms.fields(query.field),
         limit=query.limit,
         cursor=query.cursor,

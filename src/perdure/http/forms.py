@@ -19,6 +19,9 @@ Fields = Annotated[
     dict[str, str],
     Meta(description="Published fields, each as `field.NAME=VALUE`; a value is JSON, or a plain word."),
 ]
+Label = Annotated[str, Meta(min_length=1, max_length=200)]
+Correlation = Annotated[Label, Meta(description="What it is about; several executions may be about the same.")]
+Tags = Annotated[list[Label], Meta(max_length=20)]
 Status = Literal["running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
 
 
@@ -32,6 +35,8 @@ class StartIn(Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
     lane: str | None = None
     callback: Callback | None = None
+    correlation: Correlation | None = None
+    tags: Tags = []
 
 
 class EventIn(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +77,8 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
     parent: str | None = None
     lane: str | None = None
     mail: int = 0
+    correlation: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class ExecutionsOut(Struct, frozen=True):
@@ -85,6 +92,8 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     after: datetime | None = None
     before: datetime | None = None
     parent: str | None = None
+    correlation: Label | None = None
+    tag: Annotated[list[Label], Meta(max_length=20, description="May be repeated: all of them must be there.")] = []
     field: Fields = {}
     limit: Limit = 50
     cursor: str | None = None
@@ -189,6 +198,8 @@ def shown(head: Head) -> ExecutionOut:
         None if head.parent is None else id_of(head.parent),
         head.lane,
         head.mail,
+        head.correlation,
+        head.tags,
     )
 
 

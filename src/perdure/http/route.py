@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from perdure.http.caller import Caller, Scope
 from perdure.http.leaving import Leaving
@@ -143,6 +144,21 @@ class Route(Struct, frozen=True):
     def names(self) -> list[str]:
         """The parameters of the path."""
         return _NAMES.findall(self.path)
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """The parameters of the query that may be repeated."""
+        return _lists(self.query)
+
+
+@cache
+def _lists(query: Any) -> frozenset[str]:
+    parts = inspect.type_info(query).fields  # type: ignore[attr-defined]  # it is a struct
+    return frozenset(part.encode_name for part in parts if isinstance(_plain(part.type), inspect.ListType))
+
+
+def _plain(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
 
 
 class Routes:

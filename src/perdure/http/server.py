@@ -77,9 +77,15 @@ def _query(route: Route, request: Request) -> Any:
             raise Refused(400, "Unknown Parameter", f"{next(iter(request.query_params))!r} is not a parameter of this")
         return _NO_PARAMETERS
     several = request.query_params.multi_items()
-    if len({name for name, _ in several}) < len(several):
+    lists = route.lists
+    once = [(name, value) for name, value in several if name not in lists]
+    if len({name for name, _ in once}) < len(once):
         raise Refused(400, "Repeated Parameter", "a parameter is given twice")
-    return msgspec.convert(_nested(several), route.query, strict=False)
+    found = _nested(once)
+    for name in lists - found.keys():
+        if values := request.query_params.getlist(name):
+            found[name] = values
+    return msgspec.convert(found, route.query, strict=False)
 
 
 def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:

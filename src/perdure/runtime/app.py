@@ -38,7 +38,7 @@ from perdure.runtime.callers.starting import Starts, forked
 from perdure.runtime.callers.states import States
 from perdure.runtime.callers.workflows import Workflows
 from perdure.runtime.callers.writing import Writes
-from perdure.runtime.checks import checked_id, checked_name, checked_tenant
+from perdure.runtime.checks import checked_id, checked_labels, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
 from perdure.runtime.definitions.definitions import Definitions
 from perdure.runtime.definitions.published import Published
@@ -232,6 +232,8 @@ class Perdure:
         tenant: str | None = None,
         by: str = "",
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Run[R]: ...
     @overload
     async def start(
@@ -245,6 +247,8 @@ class Perdure:
         tenant: str | None = None,
         by: str = "",
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Run[Any]: ...
     async def start(  # type: ignore[misc]  # mypy does not see that *args takes any arguments
         self,
@@ -257,22 +261,26 @@ class Perdure:
         tenant: str | None = None,
         by: str = "",
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Run[Any]:
         """Start an execution. Idempotent by id: the same workflow and input give the same run.
 
         A name stands for a workflow of this process, or else for a definition that was published: its newest version
         that is not deprecated, or the `version` that is asked for. Executions of one `lane` run one at a time, in the
         order of their starts. With a `connection` (asyncpg) to the same PostgreSQL it is started in the transaction of
-        that connection: both happen or neither. With a `callback` the end is posted to its URL, signed.
+        that connection: both happen or neither. With a `callback` the end is posted to its URL, signed. It is found
+        by its `correlation` id, which others may have as well and its children inherit, and by its `tags`.
         """
         home = self._tenant(tenant)
         wish = None if callback is None else callbacks.check(self, callback, home)
+        labels = checked_labels(correlation, tags)
         definition = await self._workflows.wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
         key = key_of(home, checked_id(id or self.new_id()))
         if self._opened is not asyncio.get_running_loop():
             await self.open()
-        created = await self._starts.start(definition, input, key, self.clock.now(), by, lane, connection, wish)
+        created = await self._starts.start(definition, input, key, self.clock.now(), by, lane, connection, wish, labels)
         return Run(self, key, definition.signature.returns, created and self._ends.expects(key))
 
     async def start_by_name(
@@ -286,15 +294,18 @@ class Perdure:
         tenant: str | None = None,
         by: str = "",
         callback: Callback | None = None,
+        correlation: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Run[Any]:
         """Like `start` with a name; `input` is the JSON of the arguments, a list."""
         home = self._tenant(tenant)
         wish = None if callback is None else callbacks.check(self, callback, home)
+        labels = checked_labels(correlation, tags)
         definition = await self._workflows.wanted(name, version, home)
         key = key_of(home, checked_id(id or self.new_id()))
         raw = Raw(encode(input))
         await self.open()
-        await self._starts.start(definition, raw, key, self.clock.now(), by, lane, None, wish)
+        await self._starts.start(definition, raw, key, self.clock.now(), by, lane, None, wish, labels)
         return Run(self, key, definition.signature.returns)
 
     async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
@@ -426,15 +437,18 @@ class Perdure:
         after: datetime | None = None,
         before: datetime | None = None,
         parent: str | None = None,
+        correlation: str | None = None,
+        tag: str | Sequence[str] = (),
         limit: int = 50,
         cursor: str | None = None,
         tenant: str | None = None,
         published: Mapping[str, str | int | float | bool | None] | None = None,
         **fields: str | int | float | bool | None,
     ) -> Page:
-        """Executions by status, workflow, start time and published fields, newest first, page by page.
+        """Executions by status, workflow, start time, correlation id, tags and published fields, newest first, by page.
 
-        `find(stage="paid")` looks for a published field; `published={"status": "paid"}` for one whose name is taken.
+        Of several tags all must be there. `find(stage="paid")` looks for a published field, `published={"status":
+        "paid"}` for one whose name is taken.
         """
         await self.open()
         return await finding.find(
@@ -445,6 +459,7 @@ class Perdure:
             after=after,
             before=before,
             parent=parent,
+            labels=checked_labels(correlation, (tag,) if isinstance(tag, str) else tag),
             limit=limit,
             cursor=cursor,
             fields={**fields, **(published or {})},

@@ -1,4 +1,4 @@
-"""What callers may say: ids, tenants, names of locks and lanes, and how much data at once.
+"""What callers may say: ids, tenants, names of locks and lanes, labels, and how much data at once.
 
 Each check gives back what it was given, or raises with what would have been taken.
 """
@@ -6,8 +6,9 @@ Each check gives back what it was given, or raises with what would have been tak
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.core.records import TENANT
 from perdure.errors import LimitReached, UsageError
@@ -15,6 +16,20 @@ from perdure.errors import LimitReached, UsageError
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
 _TENANT = re.compile(TENANT)
+#: Neither control characters nor halves of characters, which no database stores.
+_LABEL = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
+#: How many tags an execution may have.
+MOST_TAGS = 20
+
+
+class Labels(Struct, frozen=True):
+    """What an execution is found by. Tags are a set, so they are sorted, and each is there once."""
+
+    correlation: str = ""
+    tags: tuple[str, ...] = ()
+
+
+NONE = Labels()
 
 
 def checked_id(text: str, what: str = "execution id") -> str:
@@ -28,6 +43,25 @@ def checked_name(text: str, what: str) -> str:
 
 def checked_tenant(text: str) -> str:
     return _checked(_TENANT, text, "tenant")
+
+
+def checked_labels(correlation: str | None, tags: Sequence[str]) -> Labels:
+    if correlation is None and not tags:  # nearly all of them
+        return NONE
+    if isinstance(tags, str):
+        raise UsageError(f"tags are a list of texts: tags=[{tags[:80]!r}]")
+    if len(tags) > MOST_TAGS:
+        raise UsageError(f"{len(tags)} tags are too many: an execution has at most {MOST_TAGS}")
+    about = "" if correlation is None else _checked_label(correlation, "correlation id")
+    return Labels(about, tuple(sorted({_checked_label(tag, "tag") for tag in tags})))
+
+
+def _checked_label(text: str, what: str) -> str:
+    if not isinstance(text, str) or not _LABEL.fullmatch(text):
+        raise UsageError(
+            f"{str(text)[:80]!r} cannot serve as {what}: it is a text of 1 to 200 characters without control characters"
+        )
+    return text
 
 
 def checked_cursor(text: str, verb: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.errors import UsageError
 from perdure.ports import Store
-from perdure.runtime.checks import checked_cursor
+from perdure.runtime.checks import NONE, Labels, checked_cursor
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -31,6 +31,7 @@ async def find(
     after: datetime | None,
     before: datetime | None,
     parent: str | None,
+    labels: Labels = NONE,
     limit: int,
     cursor: str | None,
     fields: dict[str, str | int | float | bool | None],
@@ -48,6 +49,8 @@ async def find(
         after=None if after is None else int(after.timestamp() * 1e6),
         before=None if before is None else int(before.timestamp() * 1e6),
         fields=fields,
+        correlation=labels.correlation or None,
+        tags=labels.tags,
         limit=limit + 1,
         cursor=None if place is None else (place[0], key_of(tenant, place[1])),
     )

@@ -25,7 +25,7 @@ from perdure.ports import Stream
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.workflows import Workflows
 from perdure.runtime.callers.writing import Writes
-from perdure.runtime.checks import checked_name, checked_size
+from perdure.runtime.checks import NONE, Labels, checked_labels, checked_name, checked_size
 from perdure.runtime.run import Run
 
 
@@ -52,9 +52,10 @@ class Starts:
         lane: str | None = None,
         connection: Any = None,
         callback: Callback | None = None,
+        labels: Labels = NONE,
     ) -> bool:
         """Start an execution of a workflow; whether it is new."""
-        start = self.made(definition, input, key, at, by, callback)
+        start = self.made(definition, input, key, at, by, callback, labels)
         if lane is not None:
             start = structs.replace(start, lane=checked_name(lane, "lane"))
         if connection is None and self._hears():
@@ -83,6 +84,7 @@ class Starts:
         at: int,
         by: str,
         callback: Callback | None = None,
+        labels: Labels = NONE,
     ) -> Start:
         """A start that can be written, with what the execution will listen for."""
         args, kwargs = definition.signature.decode(input)
@@ -91,7 +93,16 @@ class Starts:
         if not definition.hash:
             registry.use(definition)
         checked_size(input, self._most, f"the input of {definition.name}")
-        first = ev.Started(definition.name, definition.version, input, by, hash=definition.hash, callback=callback)
+        first = ev.Started(
+            definition.name,
+            definition.version,
+            input,
+            by,
+            hash=definition.hash,
+            callback=callback,
+            correlation=labels.correlation,
+            tags=labels.tags,
+        )
         start = summary.begin(key, first, definition.queue, at)
         if definition.listens:
             start = structs.replace(start, topics=topics(start.definition, definition.listens, input))
@@ -100,6 +111,7 @@ class Starts:
     async def copied(self, key: str, rows: Sequence[Row], queue: str) -> Start:
         """A log as a new execution; one that is open listens like one that begins with the input of this log."""
         start = copies.as_start(key, rows, queue)
+        checked_labels(start.correlation, start.tags)  # a log may come from anywhere
         first = ev.read(rows[0])
         declared = await self._workflows.declared(key, start.definition)
         if declared is None or start.status in ENDED or not isinstance(first, ev.Started):
@@ -114,8 +126,8 @@ class Starts:
             [answer] = await self._writes.joining().start_in(connection, [start], 0)
         if answer == "conflict":
             raise ExecutionExists(
-                f"{start.key} exists already, of another workflow or with another input: choose another id, or start it"
-                " with the same input to get that run",
+                f"{start.key} exists already, of another workflow or with another input, correlation id or tags: choose"
+                " another id, or start it with the same to get that run",
                 start.key,
             )
         return answer == "created"

@@ -48,7 +48,7 @@ from perdure.flows.bulk import (
 )
 from perdure.flows.cron import to_micros
 from perdure.runtime.callers.showing import shown
-from perdure.runtime.checks import checked_id, checked_size
+from perdure.runtime.checks import checked_id, checked_labels, checked_size
 from perdure.runtime.managing import dead
 from perdure.runtime.run import Run
 
@@ -100,6 +100,8 @@ class Bulk:
         after: datetime | None = None,
         before: datetime | None = None,
         fields: Mapping[str, str | int | float | bool | None] | None = None,
+        correlation: str | None = None,
+        tag: str | Sequence[str] = (),
         all: bool = False,
         event: str = "",
         payload: Any = None,
@@ -117,7 +119,9 @@ class Bulk:
         takes an `event` and its `payload`; `migrate` the `version` of a definition. With `dry_run` they are only found.
         """
         home = self._app._tenant(tenant)
-        which = Filter(status, workflow, _micros(after), _micros(before), dict(fields or {}))
+        labels = checked_labels(correlation, (tag,) if isinstance(tag, str) else tag)
+        times = _micros(after), _micros(before)
+        which = Filter(status, workflow, *times, dict(fields or {}), correlation, labels.tags)
         order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles))
         _check(order, all)
         checked_size(msgspec.Raw(encode(order)), LARGEST, "a bulk operation")
@@ -151,6 +155,8 @@ class Bulk:
                 after=filter.after,
                 before=filter.before,
                 fields=filter.fields,
+                correlation=filter.correlation,
+                tags=filter.tags,
                 limit=PAGE + 1,
                 cursor=cursor,
             )
@@ -239,7 +245,9 @@ def _check(order: Order, all: bool) -> None:
     except msgspec.ValidationError as error:
         raise InvalidValue(f"there is no such bulk operation: {error}") from error
     if order.filter == Filter() and not all:
-        raise UsageError("nothing is chosen: name a status, a workflow, times or fields, or ask for all")
+        raise UsageError(
+            "nothing is chosen: name a status, a workflow, times, a correlation id, tags or fields, or ask for all"
+        )
     if ":" in (order.filter.workflow or ""):
         raise UsageError(f"{order.filter.workflow} is the engine's own: bulk operations leave such executions alone")
     if (order.act == "send") != bool(order.event):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.core.records import ENDED, Head, Query, labels_wanted, read_labels
+from perdure.core.records import ENDED, Head, Query, labelled, labels_wanted
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
@@ -15,7 +15,8 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
   (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
   coalesce(w.token, 0), (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
-from (select {schema}.now_us() as now offset 0) n, {schema}.heads h{labelled} left join {schema}.wakes w on w.key = h.key
+from (select {schema}.now_us() as now offset 0) n, {schema}.heads h{labelled}
+  left join {schema}.wakes w on w.key = h.key
 where """
 _LABELLED = (
     " join {schema}.labels {one} on {one}.label = {label} and {one}.started_at = h.started_at and {one}.key = h.key"
@@ -28,7 +29,7 @@ def head_statement(schema: str) -> str:
 
 def read_head(row: Sequence[Any]) -> Head:
     *told, labels = row
-    return Head(*told, *((None, ()) if labels is None else read_labels(labels)))
+    return Head(*told) if labels is None else labelled(Head(*told), labels)
 
 
 _COUNTS = "h.status = 'open' and h.parent is null and position(':' in h.workflow) = 0"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.core.records import Head, Query, labels_wanted, read_labels
+from perdure.core.records import Head, Query, labelled, labels_wanted
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
@@ -27,12 +27,12 @@ _LABELLED = (
 
 def heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object]) -> list[Head]:
     source = _BY_LABEL if "label0" in values else "heads h"
-    return [_head(*row) for row in db.execute(_HEAD.format(source=source) + condition, values)]
+    return [_head(row) for row in db.execute(_HEAD.format(source=source) + condition, values)]
 
 
-def _head(*row: Any) -> Head:
+def _head(row: Sequence[Any]) -> Head:
     *told, labels = row
-    return Head(*told, *((None, ()) if labels == "[]" else read_labels(json.loads(labels))))
+    return Head(*told) if labels == "[]" else labelled(Head(*told), json.loads(labels))
 
 
 def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
