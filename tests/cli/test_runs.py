@@ -22,9 +22,24 @@ def test_another_input_under_the_same_id_is_refused(shop: Shop) -> None:
     assert "order-1 exists already" in error
 
 
+def test_executions_are_listed_by_what_they_are_about(shop: Shop) -> None:
+    labels = ("--correlation", "tea 7", "--tag", "vip", "--tag", "eu")
+    head = shop.json("start", "shop.py", "fulfil", TEA, "--id", "order-1", *labels)
+    assert (head["correlation"], head["tags"]) == ("tea 7", ["eu", "vip"])
+    shop.run("start", "shop.py", "fulfil", TEA, "--id", "order-2", "--tag", "eu")
+    assert [one["id"] for one in shop.json("list", "--tag", "eu")["executions"]] == ["order-2", "order-1"]
+    found = shop.json("list", "--correlation", "tea 7", "--tag", "eu", "--tag", "vip")["executions"]
+    assert [one["id"] for one in found] == ["order-1"]
+    shown = shop.out("show", "order-1")
+    assert "tea 7" in shown and "eu, vip" in shown
+    dry = shop.json("bulk", "cancel", "--tag", "vip", "--dry-run", "--detach")
+    assert dry["act"] == "cancel"
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["fulfil", TEA, "--correlation", ""], "correlation id"),
         (["nope", "1"], "no workflow nope"),
         (["fulfil", "{item: tea}"], "an argument is not JSON"),
         (["fulfil", '{"count": 1}'], "missing required field `item`"),

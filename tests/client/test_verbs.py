@@ -470,6 +470,29 @@ def test_acts_are_in_the_audit() -> None:
     run(main)
 
 
+# Correlation ids and tags.
+
+
+def test_executions_are_found_by_what_they_are_about() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        one = await ann.start(waiting, id="w1", correlation="order 7/ä&b", tags=["vip", "eu"])
+        await ann.start(waiting, id="w2", tags=["eu"])
+        head = await one.head()
+        assert (head.correlation, head.tags) == ("order 7/ä&b", ("eu", "vip"))
+        assert [each.id for each in (await ann.find(correlation="order 7/ä&b")).executions] == ["w1"]
+        assert [each.id for each in (await ann.find(tag="eu")).executions] == ["w2", "w1"]
+        assert [each.id for each in (await ann.find(tag=["eu", "vip"])).executions] == ["w1"]
+        did = await ann.bulk.start("cancel", correlation="order 7/ä&b", tag="vip", dry_run=True)
+        await did.result("20s")
+        assert (await ann.bulk.get(did.id)).first == ["w1"]
+        with pytest.raises(ExecutionExists):
+            await ann.start(waiting, id="w1", correlation="order 8")
+        with pytest.raises(UsageError, match="tags are a list"):
+            await ann.start(waiting, tags="eu")
+
+    run(main)
+
+
 # The whole.
 
 

@@ -13,6 +13,7 @@ from perdure import ExecutionExists, ExecutionFailed, Perdure, event, workflow
 from perdure.core import copies, events as ev
 from perdure.errors import UsageError
 from perdure.runtime.run import Run
+from perdure.runtime.sealing.keyring import DirectoryRing
 from perdure.testing import World
 
 
@@ -67,7 +68,7 @@ def test_they_are_in_the_first_event_of_the_log() -> None:
     async def main() -> ev.Event:
         async with Perdure("memory://") as app:
             run = await app.start(labelled_leaf, 1, correlation="x", tags=["b", "a", "b"])
-            return ev.read([row async for row in run.rows()][0])
+            return ev.read((await app.store.read(run.key))[0])
 
     first = asyncio.run(main())
     assert isinstance(first, ev.Started)
@@ -78,7 +79,7 @@ def test_an_execution_without_labels_writes_nothing_of_them() -> None:
     async def main() -> bytes:
         async with Perdure("memory://") as app:
             run = await app.start(labelled_leaf, 1)
-            return [row async for row in run.rows()][0].data
+            return (await app.store.read(run.key))[0].data
 
     data = asyncio.run(main())
     assert b"correlation" not in data and b"tags" not in data
@@ -201,6 +202,8 @@ def test_a_published_field_of_the_same_name_is_still_found() -> None:
 
 
 def test_labels_are_searched_also_where_everything_else_is_encrypted(tmp_path: Path) -> None:
+    DirectoryRing.create(str(tmp_path / "keys"))
+
     async def main() -> None:
         async with Perdure(f"sqlite:///{tmp_path}/s.db", keyring=str(tmp_path / "keys")) as app:
             run = await app.start(labelled_leaf, 1, id="a", correlation="order-4711", tags=["vip"])

@@ -16,14 +16,14 @@ from perdure import Perdure, workflow
 from perdure.core.behalf import on_behalf_of
 from perdure.core.records import Query
 from perdure.ports import Store
-from perdure.stores.postgres import PostgresStore, migrations
+from perdure.stores.postgres import PostgresStore, migrations, search
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.connections import Connection
 from perdure.testing.contract import DEFINITIONS, GRACE, QUEUES, StoreContract, accepted, begin, begun, letter
 from tests.stores.test_postgres import application, opened, play_all, session
 
 MINE, YOURS = "acme/1", "evil/1"
-TABLES = ("heads", "events", "wakes", "messages")
+TABLES = ("heads", "events", "wakes", "messages", "labels")
 
 
 class Granted(PostgresStore):
@@ -66,7 +66,7 @@ async def two_tenants(url: str) -> AsyncIterator[tuple[str, PostgresStore]]:
     """An execution with mail of each of two tenants; the address of the application and its store."""
     async with application(url) as granted, opened(granted) as store:
         for key in (MINE, YOURS):
-            await store.start([begin(key)], GRACE)
+            await store.start([begin(key, correlation="order-7")], GRACE)
             await accepted(store, letter(key=key))
         yield granted, store
 
@@ -370,6 +370,43 @@ def test_the_hot_verbs_go_by_indexes_under_the_policies(postgres: str) -> None:
     assert len(plans) > 30 and any("starts_with(" in plan for plan in plans)
     inside = [plan for plan in plans if re.search(r"Seq Scan on (wakes|messages|heads|events)\b|Hash Join", plan)]
     assert inside == []
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_search_by_labels_reads_its_page_off_the_index(postgres: str, analyzed: bool) -> None:
+    """With the rights and the eyes of a caller, whatever else is asked for."""
+    questions = [
+        Query("acme", correlation="order-7"),
+        Query("acme", tags=("eu",)),
+        Query("acme", correlation="order-7", tags=("eu", "vip")),
+        Query("acme", tags=("eu",), status="waiting", workflow="order", inner=False),
+        Query("acme", tags=("eu",), after=1, before=2**60, cursor=(2**59, "acme/x")),
+    ]
+
+    async def scenario() -> list[str]:
+        plans = []
+        async with application(postgres) as granted, opened(granted) as store, session(postgres) as owner:
+            for part in range(20):
+                about = {"correlation": f"order-{part}", "tags": ("eu", "vip")}
+                await store.start([begin(f"acme/{part}-{number}", **about) for number in range(100)], 0)
+                await store.start([begin(f"acme/{part}-{number}") for number in range(100, 300)], 0)
+            if analyzed:
+                await owner.execute("analyze")
+            role = read_address(granted).dsn.partition("//")[2].partition(":")[0]
+            await owner.execute(f"set role {role}")
+            await owner.execute("set perdure.tenant = 'acme'")
+            for query in questions:
+                statement, values = search.statement(query, store._sql.schema)
+                assert len(await owner.fetch(statement, *values)) > 0
+                plans.append("\n".join(row[0] for row in await owner.fetch("explain " + statement, *values)))
+        return plans
+
+    for query, plan in zip(questions, asyncio.run(scenario()), strict=True):
+        assert "labels_pkey" in plan, plan
+        assert not re.search(r"Seq Scan on (labels|heads|events|wakes)\b|Hash Join|Merge Join", plan), plan
+        if analyzed and query.correlation is None:  # of rows that it takes for few it may read all
+            assert re.search(r"Scan Backward using labels_pkey on labels l\b", plan), plan
+            assert "Sort" not in plan, plan
 
 
 # For people who look into the tables

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.core.records import Commit, Gone, Held, Row
+from perdure.core.records import Commit, Gone, Held, Query, Row
 from perdure.errors import (
     InvalidValue,
     OutcomeUnknown,
@@ -28,7 +29,7 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.ports import Store
-from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite import SqliteStore, search
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
@@ -619,6 +620,32 @@ def test_a_group_with_a_culprit_keeps_the_rows_of_all_others(path: str) -> None:
         outcomes = await store.commit(group, GRACE)
         assert [number for number, outcome in enumerate(outcomes) if outcome == "stale"] == [17, 199]
         assert [len(await log(store, key)) for key in keys] == [2] * 200
+
+    using(path, body)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"correlation": "a"},
+        {"tags": ("t",)},
+        {"correlation": "a", "tags": ("t", "u")},
+        {"tags": ("t",), "status": "completed", "workflow": "order", "inner": False},
+        {"correlation": "a", "after": 1, "before": 9, "cursor": (5, "acme/x")},
+    ],
+)
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_search_by_labels_reads_its_page_off_the_index(path: str, asked: dict[str, Any], analyzed: bool) -> None:
+    async def body(store: SqliteStore) -> None:
+        await store.start([begin(f"acme/{n}", correlation="a", tags=("t", "u")) for n in range(100)], GRACE)
+        if analyzed:
+            await store._writer.run(lambda db: db.execute("analyze"))
+        condition, values = search.condition(Query("acme", **asked), 0)
+        question = "explain query plan " + search.statement(condition, values)
+        plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
+        told = "\n".join(step[3] for step in plan)
+        assert "SEARCH first USING PRIMARY KEY (label=?" in told
+        assert not re.search(r"SCAN|TEMP B-TREE|AUTOMATIC", told), told
 
     using(path, body)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.core.records import ENDED, Head, Query, labelled, labels_wanted
@@ -15,16 +15,22 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
   (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
   coalesce(w.token, 0), (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
-from (select {schema}.now_us() as now offset 0) n, {schema}.heads h{labelled}
+from (select {schema}.now_us() as now offset 0) n, {schema}.heads h
   left join {schema}.wakes w on w.key = h.key
 where """
-_LABELLED = (
-    " join {schema}.labels {one} on {one}.label = {label} and {one}.started_at = h.started_at and {one}.key = h.key"
-)
+#: The rows of a label are in the order of the answer. `offset 0` keeps the planner from beginning anywhere else: it
+#: cannot know how few rows the policies leave out, and would rather read and sort all that have the label.
+_BY_LABEL = """
+select x.* from {schema}.labels l{joins} cross join lateral ({heads} offset 0) x
+where {places} order by l.started_at desc, l.key desc limit {limit}"""
+
+_AS_WELL = """
+  cross join lateral (select 1 from {schema}.labels o
+    where o.label = {label} and o.started_at = l.started_at and o.key = l.key offset 0) o{n}"""
 
 
 def head_statement(schema: str) -> str:
-    return _HEAD.format(schema=schema, labelled="") + "h.key = $1"
+    return _HEAD.format(schema=schema) + "h.key = $1"
 
 
 def read_head(row: Sequence[Any]) -> Head:
@@ -63,11 +69,7 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
         values.append(given)
         return f"${len(values)}"
 
-    parts, joins = ["true"], ""
-    for number, label in enumerate(labels_wanted(query)):
-        # They say the same of time and key, so the rows of any of them are in the order of the answer.
-        joins += _LABELLED.format(schema=schema, one=f"l{number}", label=value(label))
-    place = "l0" if joins else "h"
+    parts = ["true"]
     if query.tenant is not None:
         parts.append(f"h.tenant = {value(query.tenant)}")
     if query.status is not None:
@@ -78,17 +80,34 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
         parts.append(f"h.parent = {value(query.parent)}")
     if not query.inner:
         parts.append("position(':' in h.workflow) = 0")
-    if query.after is not None:
-        parts.append(f"{place}.started_at >= {value(query.after)}")
-    if query.before is not None:
-        parts.append(f"{place}.started_at < {value(query.before)}")
-    if query.cursor is not None:
-        at, key = query.cursor
-        parts.append(f"({place}.started_at, {place}.key) < ({value(at)}, {value(key)})")
     if query.fields:
         parts.append(f"{schema}.published(h.state) @> {value(json.dumps(query.fields))}::jsonb")
-    order = f" order by {place}.started_at desc, {place}.key desc limit {value(query.limit)}"
-    return _HEAD.format(schema=schema, labelled=joins) + " and ".join(parts) + order, values
+    if labels := [value(label) for label in labels_wanted(query)]:
+        return _by_label(query, schema, parts, labels, value), values
+    parts += _places("h", query, value)
+    order = f" order by h.started_at desc, h.key desc limit {value(query.limit)}"
+    return _HEAD.format(schema=schema) + " and ".join(parts) + order, values
+
+
+def _by_label(query: Query, schema: str, parts: list[str], labels: list[str], value: Callable[[Any], str]) -> str:
+    """The first label leads, the others are looked up."""
+    joins = "".join(_AS_WELL.format(schema=schema, label=label, n=n) for n, label in enumerate(labels[1:], 1))
+    heads = _HEAD.format(schema=schema) + " and ".join(["h.key = l.key", *parts])
+    places = " and ".join([f"l.label = {labels[0]}", *_places("l", query, value)])
+    return _BY_LABEL.format(schema=schema, joins=joins, heads=heads, places=places, limit=value(query.limit))
+
+
+def _places(table: str, query: Query, value: Callable[[Any], str]) -> list[str]:
+    """Where in the order the answer begins and ends."""
+    parts = []
+    if query.after is not None:
+        parts.append(f"{table}.started_at >= {value(query.after)}")
+    if query.before is not None:
+        parts.append(f"{table}.started_at < {value(query.before)}")
+    if query.cursor is not None:
+        at, key = query.cursor
+        parts.append(f"({table}.started_at, {table}.key) < ({value(at)}, {value(key)})")
+    return parts
 
 
 def _status(status: str) -> str:

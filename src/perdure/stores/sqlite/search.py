@@ -26,8 +26,11 @@ _LABELLED = (
 
 
 def heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object]) -> list[Head]:
-    source = _BY_LABEL if "label0" in values else "heads h"
-    return [_head(row) for row in db.execute(_HEAD.format(source=source) + condition, values)]
+    return [_head(row) for row in db.execute(statement(condition, values), values)]
+
+
+def statement(condition: str, values: Mapping[str, object]) -> str:
+    return _HEAD.format(source=_BY_LABEL if "label0" in values else "heads h") + condition
 
 
 def _head(row: Sequence[Any]) -> Head:
