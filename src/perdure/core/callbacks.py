@@ -40,6 +40,7 @@ class Ended(Struct, frozen=True, omit_defaults=True):
     workflow: str
     status: str
     at: int  # microseconds since the epoch
+    correlation: str = ""
 
 
 def message_id(*parts: str) -> str:
@@ -51,6 +52,8 @@ def told(ended: Ended, result: Any) -> CloudEvent:
     """What is sent; the result of what did not succeed is its error."""
     name = "result" if ended.status == "completed" else "error"
     data = {"id": id_of(ended.key), "workflow": ended.workflow, "status": ended.status, name: result}
+    if ended.correlation:
+        data["correlation"] = ended.correlation
     id = message_id("callback", ended.key, ended.status)
     at = _EPOCH + timedelta(microseconds=ended.at)
     return CloudEvent(id, source_of(ended.key), TYPE + ended.status, at, data, id_of(ended.key))

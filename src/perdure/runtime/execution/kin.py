@@ -86,7 +86,7 @@ class Kin:
         wanted = self._notes.callback
         if wanted is None or end.status not in wanted.events:
             return []
-        ended = Ended(self._key, workflow, end.status, at)
+        ended = Ended(self._key, workflow, end.status, at, self._notes.correlation)
         key = f"{self._key}/callback"
         args = Raw(call_back.signature.encode((wanted, ended), {}))
         input = order(call_back, args, key, self._key)
