@@ -124,6 +124,13 @@ async def test_the_end_is_told_as_a_signed_cloudevent(world: World, post: Post) 
     await world.check()
 
 
+async def test_the_correlation_id_is_told_with_the_end(world: World, post: Post) -> None:
+    await world.app.start(order, 5, id="o-1", callback=SHOP, correlation="order-4711", tags=["eu"])
+    await post.until(1)
+    [(_, _, told)] = post.calls
+    assert told["data"]["correlation"] == "order-4711" and "tags" not in told["data"]
+
+
 async def test_a_failure_and_a_cancellation_are_told_with_their_errors(world: World, post: Post) -> None:
     failed = await start(world, order, -1)
     with pytest.raises(ExecutionFailed):
