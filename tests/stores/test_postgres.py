@@ -236,7 +236,14 @@ def test_the_application_role_can_do_all_that_workers_do(postgres: str, caplog: 
 
 @pytest.mark.parametrize(
     "statement",
-    ["update events set fence = 0", "delete from events", "truncate events", "delete from heads", "drop table wakes"],
+    [
+        "update events set fence = 0",
+        "delete from events",
+        "truncate events",
+        "delete from heads",
+        "delete from labels",
+        "drop table wakes",
+    ],
 )
 def test_the_application_role_cannot_touch_a_log(postgres: str, statement: str) -> None:
     async def scenario() -> None:
@@ -302,8 +309,9 @@ def test_a_role_of_before_may_use_what_a_migration_adds(postgres: str, monkeypat
                 async with opened(postgres):
                     pass
                 async with opened(re.sub(r"//[^@]*@", f"//{role}:secret@", postgres)) as store:
-                    hand = await begun(store, topics=("a",))
+                    hand = await begun(store, topics=("a",), correlation="x")
                     assert await store.listening("acme", ["a"], 10) == {"a": [ONE]}
+                    assert [head.key for head in await store.find(Query("acme", correlation="x"))] == [ONE]
                     assert await hand.end() == "ok"
                     assert await store.listening("acme", ["a"], 10) == {}
             finally:
@@ -332,7 +340,7 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
         plans: list[str] = []
         async with opened(postgres) as store, session(postgres, application_name="plans") as connection:
             keys = [f"acme/{number}" for number in range(300)]
-            await store.start([begin(key, topics=("a", key)) for key in keys], 0)
+            await store.start([begin(key, topics=("a", key), correlation="a", tags=("t",)) for key in keys], 0)
             await accepted(store, *(letter(key=key) for key in keys))
             if analyzed:
                 await connection.execute("analyze")
@@ -347,7 +355,9 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
     plans = asyncio.run(scenario())
     assert len(plans) > 30
     wholesale = [
-        plan for plan in plans if re.search(r"Seq Scan on (wakes|messages|heads|events|topics)\b|Hash Join", plan)
+        plan
+        for plan in plans
+        if re.search(r"Seq Scan on (wakes|messages|heads|events|topics|labels)\b|Hash Join", plan)
     ]
     assert wholesale == []
     assert any("wakes_due" in plan for plan in plans)
@@ -379,7 +389,7 @@ async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> No
         return Commit(key, tokens[key], [row], settle, done=["m1", "m2"] if version == 3 else [])
 
     group = [commit(key, Park("open", None), 3) for key in keys]
-    group[0].children, group[0].mail = [begin("acme/child")], [letter("x", keys[1])]
+    group[0].children, group[0].mail = [begin("acme/child", correlation="a")], [letter("x", keys[1])]
     await store._write(connection, group, GRACE, careful=True)
     await connection.fetch(sql.hold, keys, nothing, nothing, "w1", LEASE, 8, sorted(PROGRESS))
     tokens = {key: token + 1 for key, token in tokens.items()}

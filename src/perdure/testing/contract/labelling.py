@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from perdure.core.records import Head, Query
 from perdure.ports import Store
 from perdure.testing.contract.stage import (
@@ -107,10 +109,15 @@ class Labelling(StoreTests):
             self.advance(1)
         everything = await _found(store, correlation="a")
         assert everything == [f"acme/{batch}-{n}" for batch in (2, 1, 0) for n in (3, 2, 1, 0)]
-        for asked in ({"correlation": "a"}, {"tags": ("t",)}, {"correlation": "a", "tags": ("t",)}):
+        page = Query("acme", limit=5)
+        for query in (
+            structs.replace(page, correlation="a"),
+            structs.replace(page, tags=("t",)),
+            structs.replace(page, correlation="a", tags=("t",)),
+        ):
             pages: list[list[Head]] = []
             cursor: tuple[int, str] | None = None
-            while heads := await store.find(Query("acme", limit=5, cursor=cursor, **asked)):
+            while heads := await store.find(structs.replace(query, cursor=cursor)):
                 pages.append(heads)
                 cursor = heads[-1].started_at, heads[-1].key
             assert [len(page) for page in pages] == [5, 5, 2]
