@@ -335,7 +335,7 @@ def test_after_an_observer_has_looked_the_log_is_whole_and_replayed_as_it_is() -
     asyncio.run(main())
 
 
-def test_an_observer_cannot_ask_whether_a_published_field_has_a_value(furnished: Furnished) -> None:
+def test_an_observer_cannot_ask_whether_a_published_field_or_a_label_has_a_value(furnished: Furnished) -> None:
     async def main(door: Door, named: dict[str, list[str]]) -> None:
         path = f"/v1/executions?field.stage={WORD}"
         door.who = VIEWER
@@ -344,6 +344,8 @@ def test_an_observer_cannot_ask_whether_a_published_field_has_a_value(furnished:
         told = problem(await door("GET", path), 403, "not-allowed")
         assert told["detail"].startswith("obi may not read: that takes one of the roles viewer, ")
         problem(await door("GET", "/v1/executions?field.stage=other"), 403, "not-allowed")
+        for query in ("correlation=x", "tag=x", "tag=x&tag=y"):
+            problem(await door("GET", f"/v1/executions?{query}"), 403, "not-allowed")
 
     furnished(main)
 
@@ -389,7 +391,8 @@ def test_an_api_key_can_be_an_observers(furnished: Furnished) -> None:
 
 #: The fields of events that have data, or may have. A new field is in neither list, and has to be thought about.
 HIDDEN = {
-    *("args", "attributes", "buffered", "callback", "cancel", "code", "details", "error", "input", "lasting"),
+    *("args", "attributes", "buffered", "callback", "cancel", "code", "correlation", "details", "error", "input"),
+    *("lasting", "tags"),
     *("message", "note", "output", "patches", "payload", "published", "reason", "result", "roles", "seed", "source"),
     *("state", "undos", "value", "where"),
 }
@@ -414,6 +417,7 @@ def _full(kind: type[Struct]) -> Struct:
         "undos": [owed],
         "patches": [WORD],
         "roles": [WORD],
+        "tags": [WORD],
         "attributes": {WORD: WORD},
         "lasting": [1],
     }

@@ -72,6 +72,17 @@ def test_another_tenant_finds_nothing_by_them() -> None:
     served(main, working=False)
 
 
+def test_an_observer_does_not_see_them() -> None:
+    async def main(door: Door) -> None:
+        await started(door, "a", **LABELS)
+        door.who = "acme:obi:observer"
+        for path in ("/v1/executions", "/v1/executions/a", "/v1/executions/a/log"):
+            answer = await door("GET", path)
+            assert answer.status_code == 200 and "4711" not in answer.text and "vip" not in answer.text, path
+
+    served(main, working=False)
+
+
 def test_the_same_id_with_other_labels_is_a_conflict() -> None:
     async def main(door: Door) -> None:
         for _ in range(2):

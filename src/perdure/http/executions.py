@@ -66,7 +66,7 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
     Correlation id and tags go by an index; published fields are compared one execution after the other.
     """
     query = call.query
-    if query.field:
+    if query.field or query.correlation or query.tag:
         call.caller.require("read")  # who finds by a value knows it
     found = await call.app.find(
         status=query.status,
