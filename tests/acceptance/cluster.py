@@ -42,17 +42,18 @@ class Cluster:
 
     def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:
         """Start workers; they are ready when this returns."""
-        fresh = [self._process("worker", str(self.flows), *options, **settings) for _ in range(count)]
+        fresh = [self.process("worker", str(self.flows), *options, **settings) for _ in range(count)]
         for worker in fresh:
             worker.line("^ready: ")
         return fresh
 
     def serve(self, count: int = 1) -> list[tuple[Process, str]]:
         """Start processes that serve the API, open; with their addresses."""
-        fresh = [self._process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
+        fresh = [self.process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
         return [(one, json.loads(one.line('"ready"'))["address"]) for one in fresh]
 
-    def _process(self, *words: str, **settings: Any) -> Process:
+    def process(self, *words: str, **settings: Any) -> Process:
+        """`perdure` with these words, on what the cluster is on."""
         chosen = {**self.settings, "log_level": "warning", **settings}
         environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
         environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT), **self.environ}

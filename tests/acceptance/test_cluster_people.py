@@ -28,7 +28,6 @@ from perdure.testing.invariants import check_log
 from tests.acceptance import cluster_flows
 from tests.acceptance.cluster import Cluster, results, rows_of, until
 from tests.acceptance.cluster_flows import reviewed, work
-from tests.acceptance.conftest import Make
 from tests.corpus.scenes import Sight, retrace, sight
 
 FORM = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}

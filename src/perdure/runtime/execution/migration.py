@@ -115,7 +115,8 @@ def _check_head(run: Run[Any], head: Head, ref: Ref | None) -> None:
             " changes with workflow.patched()"
         )
     if head.status == "stuck":
-        problem = Problem("position", "it is stuck", "`perdure why` tells why; redrive it first")
+        fix = "`perdure why` tells why; redrive it first, or fork it where it was at rest and migrate the fork"
+        problem = Problem("position", "it is stuck", fix)
         raise _refused(run, [problem])
 
 
