@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from perdure import Perdure, Run
 from perdure.core.records import Row
 from perdure.errors import OutcomeUnknown, StoreUnavailable
-from perdure.testing.invariants import check_log
+from perdure.testing.invariants import check_log, check_who
 from tests.acceptance.cluster_flows import order
 from tests.cli.processes import Process
 
@@ -104,7 +104,9 @@ async def rows_of(run: Run[Any]) -> list[Row]:
 async def check(cluster: Cluster, runs: Sequence[Run[Any]]) -> int:
     """Every log keeps its invariants and every effect is there once; gives how many calls were made again."""
     for run in runs:
-        check_log(await rows_of(run), run.key)
+        rows = await rows_of(run)
+        check_log(rows, run.key)
+        check_who(rows, run.key)
     return cluster.ledger.check(run.id for run in runs)
 
 

@@ -88,6 +88,7 @@ def _places(replay: Replay) -> str:
 
 async def migrate(app: Perdure, run: Run[Any], version: int, by: str, timeout: Duration | None) -> None:
     """Ask for it, and wait until it is judged."""
+    by = by or app.settings.actor
     head = await run.head()
     rows = await run.since_restart()
     ref = ref_in(run.key, rows)

@@ -116,7 +116,7 @@ class Bulk:
         `cancel`, `pause` and `resume` take nothing else; `retry` tries failed, cancelled and stuck ones again; `send`
         takes an `event` and its `payload`; `migrate` the `version` of a definition. With `dry_run` they are only found.
         """
-        home = self._app._tenant(tenant)
+        home, by = self._app._tenant(tenant), by or self._app.settings.actor
         which = Filter(status, workflow, _micros(after), _micros(before), dict(fields or {}))
         order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles))
         _check(order, all)
