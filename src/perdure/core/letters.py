@@ -6,7 +6,7 @@ occupy them; a letter that somebody sends says who, or it is neither sealed nor 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -82,7 +82,7 @@ class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_fi
 #: What somebody sends. The others are outcomes: what they tell of has a log of its own.
 Sent: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | MigrateLetter
 Letter: TypeAlias = Sent | ChildLetter | ActionLetter
-_OUTCOMES = (ChildLetter, ActionLetter)
+_SENT = frozenset(get_args(Sent))
 
 _decode = msgspec.json.Decoder(Letter).decode
 _encode = msgspec.json.Encoder().encode
@@ -106,4 +106,4 @@ def unseal(mail: Mail) -> Letter:
 
 def nameless(letter: Letter) -> bool:
     """Whether nobody answers for it who should."""
-    return not isinstance(letter, _OUTCOMES) and not letter.by
+    return type(letter) in _SENT and not cast("Sent", letter).by
