@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from perdure import Perdure, Run
 from perdure.core.records import Row
 from perdure.errors import OutcomeUnknown, StoreUnavailable
-from perdure.testing.invariants import check_log
+from perdure.testing.invariants import check_log, check_who
 from tests.acceptance.cluster_flows import order
 from tests.cli.processes import Process
 
@@ -42,17 +42,18 @@ class Cluster:
 
     def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:
         """Start workers; they are ready when this returns."""
-        fresh = [self._process("worker", str(self.flows), *options, **settings) for _ in range(count)]
+        fresh = [self.process("worker", str(self.flows), *options, **settings) for _ in range(count)]
         for worker in fresh:
             worker.line("^ready: ")
         return fresh
 
     def serve(self, count: int = 1) -> list[tuple[Process, str]]:
         """Start processes that serve the API, open; with their addresses."""
-        fresh = [self._process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
+        fresh = [self.process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
         return [(one, json.loads(one.line('"ready"'))["address"]) for one in fresh]
 
-    def _process(self, *words: str, **settings: Any) -> Process:
+    def process(self, *words: str, **settings: Any) -> Process:
+        """`perdure` with these words, on what the cluster is on."""
         chosen = {**self.settings, "log_level": "warning", **settings}
         environ = {f"PERDURE_{name.upper()}": str(value) for name, value in chosen.items()}
         environ |= {"LEDGER": str(self.ledger.path), "PYTHONPATH": str(ROOT), **self.environ}
@@ -103,7 +104,9 @@ async def rows_of(run: Run[Any]) -> list[Row]:
 async def check(cluster: Cluster, runs: Sequence[Run[Any]]) -> int:
     """Every log keeps its invariants and every effect is there once; gives how many calls were made again."""
     for run in runs:
-        check_log(await rows_of(run), run.key)
+        rows = await rows_of(run)
+        check_log(rows, run.key)
+        check_who(rows, run.key)
     return cluster.ledger.check(run.id for run in runs)
 
 

@@ -10,8 +10,9 @@ import asyncio
 import json
 import os
 import time
+from typing import Any
 
-from perdure import Perdure, Retry, action, event, workflow
+from perdure import Escalate, Perdure, Retry, action, event, person, role, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -131,3 +132,13 @@ async def print_page(seconds: float) -> None:
 @workflow
 async def page(seconds: float) -> None:
     await print_page(seconds)
+
+
+@workflow(name="fleet_review")
+async def reviewed() -> list[Any]:
+    """Asks somebody who is never there, so others may do it soon; then for a signature that nobody gives."""
+    form = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}}}
+    approved = await person(
+        "approve", title="approve it", form=form, assign="zoe", escalate=[Escalate(0.3, to=role("boss"))]
+    )
+    return [approved["ok"], await person("sign", title="sign it", due=0.3, default="nobody signed")]

@@ -19,8 +19,10 @@ from msgspec import Struct
 
 from perdure import Perdure, Run
 from perdure.core import events as ev, summary
-from perdure.core.records import ENDED, Head, Query, Row, id_of
+from perdure.core.records import ENDED, PERSON, Head, Query, Row, id_of
 from perdure.errors import ExecutionEnded
+from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
 from perdure.testing import World, run as in_virtual_time
 from perdure.testing.checks import check_head
 from perdure.testing.invariants import check_log
@@ -52,9 +54,10 @@ class Seen(Struct, frozen=True):
 
 
 class Past(Struct, frozen=True):
-    """What is left of a fleet: all executions by the name of their member, and all calls of actions."""
+    """What is left of a fleet: all executions by the name of their member, what people were asked, all calls."""
 
     seen: dict[str, list[Seen]]
+    tasks: list[Seen]  # for people
     calls: list[dict[str, Any]]
 
 
@@ -70,7 +73,7 @@ def bereft(folder: Path, postgres_server: PostgresServer, redis_url: str) -> Ite
     """Of a fleet of three, one has died in the middle of an action."""
     with schema(postgres_server) as store:
         cluster = Cluster(folder / "bereft", store, redis_url, flows=FLOWS, resident=40)
-        yield past(cluster, [name for name in NAMES if name != LONG], DIES_AT="40")
+        yield past(cluster, [name for name in NAMES if name not in LONG], DIES_AT="40")
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +89,13 @@ def past(cluster: Cluster, names: Sequence[str], **one_more: str) -> Past:
         if one_more:
             cluster.environ = one_more
             cluster.grow(1)
-        seen = asyncio.run(everything(cluster, names))
+        seen, tasks = asyncio.run(everything(cluster, names))
     finally:
         cluster.end()
-    return Past(seen, cluster.ledger.calls())
+    return Past(seen, tasks, cluster.ledger.calls())
 
 
-async def everything(cluster: Cluster, names: Sequence[str]) -> dict[str, list[Seen]]:
+async def everything(cluster: Cluster, names: Sequence[str]) -> tuple[dict[str, list[Seen]], list[Seen]]:
     plans = [(name, luck, number) for name in names for luck, times in LUCK.items() for number in range(times)]
     async with cluster.app() as app, asyncio.timeout(120):
         runs = await asyncio.gather(*(one(app, *plan) for plan in plans))
@@ -100,7 +103,8 @@ async def everything(cluster: Cluster, names: Sequence[str]) -> dict[str, list[S
         seen: dict[str, list[Seen]] = {name: [] for name in names}
         for (name, *_), run in zip(plans, runs, strict=True):
             seen[name].append(Seen(run.key, await run.head(), await rows_of(run)))
-        return seen
+        asked = await app.store.find(Query(tenant=None, workflow=PERSON, limit=10_000))
+        return seen, [Seen(head.key, head, await rows_of(app.get(id_of(head.key)))) for head in asked]
 
 
 async def one(app: Perdure, name: str, luck: str, number: int) -> Run[Any]:
@@ -129,10 +133,10 @@ async def all_end(app: Perdure) -> None:
         await asyncio.sleep(0.25)
 
 
-def check_in_memory(name: str, found: Seen) -> None:
+def check_in_memory(workflow: Workflow[..., Any], found: Seen) -> None:
     check_log(found.rows, found.key)
     check_head(found.head, found.rows, 0)
-    again = retrace(found.key, CORPUS[name].workflow, found.rows)
+    again = retrace(found.key, workflow, found.rows)
     status, result, _ = summary.ended(again.outcome)
     assert (found.head.status, found.head.result) == (status, result)
     assert found.sight.published == again.published
@@ -142,7 +146,7 @@ def check_in_memory(name: str, found: Seen) -> None:
 def test_what_a_fleet_did_comes_out_the_same_in_memory(name: str, calm: Past) -> None:
     assert len(calm.seen[name]) == sum(LUCK.values())
     for found in calm.seen[name]:
-        check_in_memory(name, found)
+        check_in_memory(CORPUS[name].workflow, found)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if scene(name).steady and not scene(name).hasty])
@@ -157,6 +161,16 @@ def test_where_nothing_races_a_fleet_and_a_world_in_memory_look_the_same(name: s
     expected = in_virtual_time(in_memory())
     plain = [found.sight for found in calm.seen[name] if found.id.startswith("plain")]
     assert plain == [expected] * LUCK["plain"]
+
+
+def test_what_people_did_comes_out_the_same_in_memory(calm: Past, bereft: Past) -> None:
+    tasks = registry.find(f"{PERSON}@1")
+    assert tasks is not None
+    for found in (*calm.tasks, *bereft.tasks):
+        check_in_memory(tasks, found)
+    ends = Counter(found.head.status for found in calm.tasks)
+    assert ends["completed"] >= 25 * LUCK["plain"], ends
+    assert ends["cancelled"] > 10, ends
 
 
 def test_both_workers_had_their_share(calm: Past) -> None:
@@ -179,10 +193,10 @@ def test_there_was_bad_luck_and_there_were_cancels(calm: Past) -> None:
     assert ends["cancelled", "cancelled"] > 10, ends
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != LONG])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LONG])
 def test_what_a_fleet_did_of_which_one_died_comes_out_the_same_in_memory(name: str, bereft: Past) -> None:
     for found in bereft.seen[name]:
-        check_in_memory(name, found)
+        check_in_memory(CORPUS[name].workflow, found)
 
 
 def test_what_the_dead_worker_held_was_taken_over_and_done_once_by_each(bereft: Past) -> None:

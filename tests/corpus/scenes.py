@@ -21,29 +21,30 @@ from perdure import Perdure, Run, action
 from perdure.core import events as ev
 from perdure.core.records import ENDED, Head, Row
 from perdure.core.replay import Replay
-from perdure.errors import EventRefused, ExecutionEnded, InvalidValue
+from perdure.errors import EventRefused, ExecutionEnded, FormInvalid, InvalidValue
 from perdure.flows.workflow import Workflow
 from perdure.testing.crashes import end_of
 from tests.corpus import graphs, machines
 from tests.corpus.drive import Broken, text
 from tests.corpus.workflows import CORPUS, Declined, Events
 
-#: Those that only people can bring on are not played: nobody is there.
-NAMES = [name for name in (*machines.MACHINES, *graphs.GRAPHS) if name != "graph_that_asks"]
-#: It takes its time; another one does the same in fewer rounds.
-LONG = "graph_of_circles"
+NAMES = [*machines.MACHINES, *graphs.GRAPHS]
+#: They take their time; others do the same in fewer rounds.
+LONG = ("graph_of_circles", "graph_that_asks")
 UNDOS = ("unbook", "graphs_unbook")
 
 
 class Scene(Struct, frozen=True):
     """`events` are sent one after the other; those of `later` when the execution has come to a state or a node.
 
-    Then it is cancelled, if that is to be, when it rests. What is `hasty` is only a few seconds before one of its
-    timers: steady in virtual time, but not on a busy machine.
+    Where somebody `answers`, whatever is asked of people is done, until the end. Then it is cancelled, if that is to
+    be, when it rests. What is `hasty` is only a few seconds before one of its timers: steady in virtual time, but not
+    on a busy machine.
     """
 
     events: Events = ()
     later: tuple[str, Events] = ("", ())
+    answers: bool = False
     cancel: bool = False
     steady: bool = True
     hasty: bool = False
@@ -52,6 +53,12 @@ class Scene(Struct, frozen=True):
 def scene(name: str) -> Scene:
     """What is not told apart is sent at once."""
     return SCENES.get(name) or Scene(CORPUS[name].events)
+
+
+def unanswered(name: str) -> Scene:
+    """The same where nobody does what is asked: events are all that comes."""
+    found = scene(name)
+    return Scene(CORPUS[name].events) if found.answers else found
 
 
 def _whole(name: str, **more: Any) -> Scene:
@@ -68,6 +75,7 @@ SCENES = {
     "machine_of_timers": _whole("machine_of_timers", steady=False),  # its timers race with one another
     "machine_of_choices": _whole("machine_of_choices", cancel=True),  # it would go on for ever
     "machine_of_senders": _after("machine_of_senders", "c"),
+    "machine_that_asks": Scene(CORPUS["machine_that_asks"].events[:2], answers=True, hasty=True),
     "machine_of_a_document": _after("machine_of_a_document", "late", 2),
     "graph_of_splits": Scene(),
     "graph_of_waits": _whole("graph_of_waits", hasty=True),
@@ -75,6 +83,7 @@ SCENES = {
     "graph_of_people": _after("graph_of_people", "each[1]/ask"),
     "graph_with_children": Scene(steady=False),  # the first child wins
     "graph_that_stops": Scene(),
+    "graph_that_asks": Scene(answers=True),
 }
 
 
@@ -92,6 +101,8 @@ async def play(run: Run[Any], played: Scene) -> None:
     place, events = played.later
     if events and await _comes_to(run, place):
         await _send(run, events, "later")
+    if played.answers:
+        await _answer(run)
     if played.cancel and await run.until("waiting", *ENDED) == "waiting":
         await run.cancel("the scene is over")
 
@@ -101,6 +112,21 @@ async def _send(run: Run[Any], events: Events, prefix: str) -> None:
         by, roles = sender or ("", ())
         with suppress(ExecutionEnded, EventRefused, InvalidValue):
             await run.send(name, payload, id=f"{prefix}-{number}", by=by, roles=roles)
+
+
+async def _answer(run: Run[Any]) -> None:
+    """Ada, who leads, does all that is asked, each time with a wrong answer first."""
+    tasks = run._app.tasks
+    while (await run.head()).status not in ENDED:
+        page = await tasks.list(execution=run.id, status="open")
+        for task in page.tasks:
+            with suppress(ExecutionEnded, EventRefused):  # it was withdrawn meanwhile
+                await tasks.claim(task.id, by="ada", roles=["heads"], event_id="claim", wait="30s")
+                with suppress(FormInvalid):
+                    await tasks.complete(task.id, "seven", by="ada", event_id="wrong")
+                    raise AssertionError(f"{run.id}: {task.name} takes what its form does not")
+                await tasks.complete(task.id, 7, by="ada", event_id="right", wait="30s")
+        await asyncio.sleep(0.05)
 
 
 async def _comes_to(run: Run[Any], place: str) -> bool:

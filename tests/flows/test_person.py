@@ -98,10 +98,11 @@ async def test_only_the_people_of_a_task_may_do_it(world: World) -> None:
         tasks.claim("p.1", by="eve"),
         tasks.complete("p.1", {"yes": True}, by="eve", roles=["guests"]),
         tasks.complete("p.1", {"yes": True}),
-        tasks.complete("p.1", {"yes": True}, roles=["heads"]),
     ):
         with pytest.raises(EventRefused, match="it is for ann or role heads, not for"):
             await attempt
+    with pytest.raises(EventRefused, match="does not say who"):
+        await tasks.complete("p.1", {"yes": True}, roles=["heads"])
     assert (await tasks.get("p.1")).status == "open"
 
 

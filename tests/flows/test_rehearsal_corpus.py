@@ -14,7 +14,7 @@ from perdure.core.view import Entry
 from perdure.flows.registry import registry
 from perdure.flows.rehearsal import Cue, Rehearsal, rehearse
 from perdure.testing import World
-from tests.corpus.scenes import NAMES, play, scene, start
+from tests.corpus.scenes import NAMES, play, scene, start, unanswered
 from tests.corpus.workflows import CORPUS
 
 #: What actions give, here and there.
@@ -83,11 +83,15 @@ def rehearsed(name: str, rows: Sequence[Row]) -> Rehearsal:
     return rehearse(member.workflow, *member.args, results=given | children(rows), events=cues(rows), id="run")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if scene(name).steady and not scene(name).cancel])
+#: Of those that end by themselves: in a dry run nobody is there to be asked.
+WAYS = [name for name in NAMES if scene(name).steady and not scene(name).cancel and name != "graph_that_asks"]
+
+
+@pytest.mark.parametrize("name", WAYS)
 async def test_the_dry_run_goes_the_way_of_the_real_one(name: str, world: World, stubbed: None) -> None:
     # Given a real run
     run = await start(world.app, name, "run")
-    await play(run, scene(name))
+    await play(run, unanswered(name))
     await run.until(*ENDED)
     rows = await world.rows(run.key)
     # When it is rehearsed with what came in

@@ -231,7 +231,7 @@ async def test_an_event_of_a_newer_format_waits_for_the_newer_release(
     # Given an event that a newer release has folded, in its own format
     number = ev.NUMBERS[ev.EventReceived]
     old = ev.row(ev.EventReceived("go", b'"hi"'), held.rows[-1].version + 1, world.app.clock.now(), held.token)  # type: ignore[arg-type]
-    newer = Row(old.version, 1000 + number, b'{"name":"go","payload":"hi"}', old.at, old.fence)
+    newer = Row(old.version, 1000 + number, b'{"name":"go","payload":"hi","by":"app"}', old.at, old.fence)
     await world.app.store.commit([Commit(run.key, held.token, [newer])], 0)
     await world.app.store.release([(run.key, held.token)])
     await run.until("stuck")

@@ -614,7 +614,7 @@ async def test_a_stuck_execution_goes_on_when_its_definition_is_back(world: Worl
 async def export_of(world: World, id: str) -> list[Any]:
     from perdure.core import copies
 
-    return copies.prefix(await world.rows(f"default/{id}"), {}, "x@1")
+    return copies.prefix(await world.rows(f"default/{id}"), {}, "x@1", "app")
 
 
 async def test_an_execution_of_another_content_of_the_version_is_not_run(world: World) -> None:

@@ -320,7 +320,7 @@ async def test_a_run_whose_version_no_worker_has_waits_visibly_and_goes_on_when_
     from perdure.core.records import Hint
     from perdure.flows.registry import registry
 
-    first = ev.Started("ghost", 9, msgspec.Raw(b"[]"))
+    first = ev.Started("ghost", 9, msgspec.Raw(b"[]"), "app")
     start = summary.begin("default/ghost-1", first, "default", world.app.clock.now())
     await world.app.store.start([start], 0)
     await world.app.stream.publish([Hint("default/ghost-1", "default")])

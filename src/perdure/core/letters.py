@@ -1,18 +1,19 @@
 """What a mailbox holds: the wishes of the outside, before the holder folds them into the log.
 
-Ids of the engine's own letters begin with a slash, which an event's id cannot contain: nobody can occupy them.
+Rules kept here: ids of the engine's own letters begin with a slash, which an event's id cannot contain, so nobody can
+occupy them; a letter that somebody sends says who, or it is neither sealed nor read.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core.events import NULL, Error
 from perdure.core.records import Mail
-from perdure.errors import Undecodable
+from perdure.errors import Undecodable, UsageError
 
 
 class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_field="is"):
@@ -78,15 +79,18 @@ class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_fi
     began: int = 0
 
 
-Letter: TypeAlias = (
-    EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | MigrateLetter | ChildLetter | ActionLetter
-)
+#: What somebody sends. The others are outcomes: what they tell of has a log of its own.
+Sent: TypeAlias = EventLetter | PauseLetter | ResumeLetter | CancelLetter | RedriveLetter | MigrateLetter
+Letter: TypeAlias = Sent | ChildLetter | ActionLetter
+_SENT = frozenset(get_args(Sent))
 
 _decode = msgspec.json.Decoder(Letter).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def seal(letter: Letter) -> bytes:
+    if nameless(letter):
+        raise UsageError(f"a letter ({type(letter).__name__}) does not say who sends it: give it a name (by=…)")
     return _encode(letter)
 
 
@@ -95,4 +99,11 @@ def unseal(mail: Mail) -> Letter:
         letter: Letter = _decode(mail.data)
     except msgspec.MsgspecError as error:
         raise Undecodable(f"{mail.key}: message {mail.id} cannot be decoded: {error}") from error
+    if nameless(letter):
+        raise Undecodable(f"{mail.key}: message {mail.id} does not say who sent it: send it again, with a name (by=…)")
     return letter
+
+
+def nameless(letter: Letter) -> bool:
+    """Whether nobody answers for it who should."""
+    return type(letter) in _SENT and not cast("Sent", letter).by

@@ -47,7 +47,7 @@ class Cue(Struct, frozen=True):
     name: str
     payload: Any = None
     after: float | str | None = None
-    by: str = ""
+    by: str = "app"  # as what an application sends without a name
     roles: tuple[str, ...] = ()
 
 

@@ -31,7 +31,7 @@ from perdure.core.signature import Signature
 from perdure.errors import ExecutionError, UsageError
 from perdure.flows import listening
 from perdure.flows.action import Action, Call, action, with_result
-from perdure.flows.current import execution, inside, this_attempt
+from perdure.flows.current import Attempt, execution, inside, this_attempt
 from perdure.flows.listening import Listen, On
 from perdure.flows.registry import registry
 
@@ -310,7 +310,7 @@ def _returns(fn: Callable[[], Any]) -> Codec[Any]:
 async def _start(workflow: str, version: int, input: Raw, id: str) -> str:
     """Start a detached execution."""
     current = this_attempt("workflow.start()")
-    await current.client.start_raw(workflow, version, input, id, current.tenant)
+    await current.client.start_raw(workflow, version, input, id, current.tenant, _me(current))
     return id
 
 
@@ -318,14 +318,19 @@ async def _start(workflow: str, version: int, input: Raw, id: str) -> str:
 async def _send(id: str, name: str, payload: Raw) -> None:
     """Send an event to another execution."""
     current = this_attempt("workflow.send()")
-    await current.client.send_raw(current.tenant, id, name, payload, current.key)
+    await current.client.send_raw(current.tenant, id, name, payload, current.key, _me(current))
 
 
 @action(name="perdure.cancel", retries=20, fatal=(UsageError, ExecutionError))
 async def _cancel(id: str, reason: str) -> None:
     """Cancel another execution."""
     current = this_attempt("workflow.cancel()")
-    await current.client.cancel_raw(current.tenant, id, reason, current.key)
+    await current.client.cancel_raw(current.tenant, id, reason, current.key, _me(current))
+
+
+def _me(current: Attempt) -> str:
+    """Who answers for what a workflow does to others: the execution itself."""
+    return key_of(current.tenant, current.execution)
 
 
 @action(name="perdure.emit", retries=20)

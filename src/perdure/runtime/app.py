@@ -132,9 +132,9 @@ class Perdure:
         self._listener = Listener(self.stream, self._ends)
         self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
         self._workflows = Workflows(self.store, self.states, self.published, self.open)
-        most = self.settings.payload_bytes
-        self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most)
-        self._sends = Sends(self._writes, self._workflows, self.store, most)
+        most, actor = self.settings.payload_bytes, self.settings.actor
+        self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most, actor)
+        self._sends = Sends(self._writes, self._workflows, self.store, most, actor)
         self._router = Router(self.store, self.published, self._starts, self._sends, self._writes, self.clock)
         self._sinks: Sinks = getattr(self, "_sinks", None) or Sinks()  # kept when it is connected anew
 
@@ -308,11 +308,11 @@ class Perdure:
         await self._starts.start(definition, raw, key, self.clock.now(), by, lane, None, wish, labels)
         return Run(self, key, definition.signature.returns)
 
-    async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str) -> None:
+    async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str, by: str) -> None:
         definition = await self._workflows.wanted(workflow, version, tenant)
         key = key_of(tenant, checked_id(id))
         await self.open()
-        await self._starts.start(definition, input, key, self.clock.now(), "")
+        await self._starts.start(definition, input, key, self.clock.now(), by)
 
     async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
         found = await self._workflows.wanted(name, version, tenant)
@@ -368,12 +368,12 @@ class Perdure:
         await self.open()
         return await self._sends.post_all(key_of(self._tenant(tenant), id), events, by, roles, self.new_id)
 
-    async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str) -> None:
+    async def send_raw(self, tenant: str, id: str, name: str, payload: Raw, event_id: str, by: str) -> None:
         key = key_of(tenant, id)
-        await self.post(key, event_id, mail.EventLetter(name, payload), digest(name, bytes(payload)))
+        await self.post(key, event_id, mail.EventLetter(name, payload, by), digest(name, bytes(payload)))
 
-    async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str) -> None:
-        await self.post(key_of(tenant, id), mail_id, mail.CancelLetter(reason))
+    async def cancel_raw(self, tenant: str, id: str, reason: str, mail_id: str, by: str) -> None:
+        await self.post(key_of(tenant, id), mail_id, mail.CancelLetter(reason, by))
 
     async def post(
         self, key: str, id: str, letter: mail.Letter, sha: str = "", connection: Any = None
@@ -547,7 +547,7 @@ class Perdure:
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
-        queue, rows = await forked(run, at, edit, by)
+        queue, rows = await forked(run, at, edit, by or self.settings.actor)
         key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
         await self._starts.begin(await self._starts.copied(key, rows, queue))
         return Run(self, key, run._returns)

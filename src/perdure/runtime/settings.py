@@ -42,6 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     warm: Seconds = 300.0
     locks: Literal["store", "stream"] = "store"
     tenant: str = "default"
+    actor: Annotated[str, Meta(min_length=1)] = "app"
     secrets: str = "env:"
     keyring: str = ""
     keyring_masters: str = ""
@@ -128,6 +129,7 @@ MEANING = {
     "warm": "how long the shared cache keeps the state of an execution that rests",
     "locks": "where locks are kept: store, or stream for Redis (quicker, but Redis may forget them)",
     "tenant": "the tenant of calls that name none",
+    "actor": "the name under which this application starts, sends and manages when a call names nobody",
     "secrets": "where secrets are found, separated by commas: env: for PERDURE_SECRET_NAME, or a directory of files",
     "keyring": "the directory of the key ring: what is stored is encrypted with its keys; empty: it is not",
     "keyring_masters": "the file of the master keys, where that is not masters.json of the key ring",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perdure.testing.clock import Deadlock, VirtualLoop, run
     from perdure.testing.contract import StoreContract, StreamContract
     from perdure.testing.crashes import CrashReport
-    from perdure.testing.invariants import check_log
+    from perdure.testing.invariants import check_log, check_who
     from perdure.testing.simulation import SimulationFailed, simulate
     from perdure.testing.world import World
 
@@ -25,6 +25,7 @@ _HOMES = {
     "VirtualLoop": "clock",
     "World": "world",
     "check_log": "invariants",
+    "check_who": "invariants",
     "run": "clock",
     "simulate": "simulation",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "VirtualLoop",
     "World",
     "check_log",
+    "check_who",
     "run",
     "simulate",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar, get_args
 
 from perdure.core import events
 from perdure.core.events import (
@@ -17,17 +17,23 @@ from perdure.core.events import (
     ActionSettled,
     ActionStarted,
     Cancelled,
+    CancelRequested,
     ChildSettled,
     Completed,
+    EventReceived,
     Failed,
     Paused,
+    Redriven,
     Resumed,
+    Started,
     TimerCancelled,
     TimerFired,
 )
 from perdure.core.records import Row
 
 E = TypeVar("E")
+Deed: TypeAlias = Started | EventReceived | CancelRequested | Paused | Resumed | Redriven
+_DEEDS: tuple[type[Deed], ...] = get_args(Deed)
 TERMINAL = frozenset({NUMBERS[Completed], NUMBERS[Failed], NUMBERS[Cancelled]})
 
 
@@ -43,6 +49,21 @@ def check_log(rows: Sequence[Row], key: str = "") -> None:
         complaint = check(rows)
         if complaint:
             raise AssertionError(f"{name}{where}: {complaint}")
+
+
+def check_who(rows: Sequence[Row], key: str = "") -> None:
+    """Raise an AssertionError if somebody did something to an execution and the log does not say who.
+
+    Not part of `check_log`: logs of before each letter had a sender are good logs.
+    """
+    for row, event in (found for kind in _DEEDS for found in _of(rows, kind)):
+        if isinstance(event, Started):
+            by_itself = bool(event.parent) or ":" in event.workflow  # children, and what is the engine's own
+        else:
+            by_itself = isinstance(event, Resumed) and row.message_id is None  # the time of a pause is over
+        if not event.by and not by_itself:
+            where = f", {key}" if key else ""
+            raise AssertionError(f"I23{where}: version {row.version}, {type(event).__name__}, does not say who did it")
 
 
 def _dense(rows: Sequence[Row]) -> str:

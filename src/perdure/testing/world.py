@@ -38,7 +38,7 @@ from perdure.testing.checks import check_head, check_replay
 from perdure.testing.clock import EPOCH, Deadlock, VirtualLoop, owner, virtual_loop, waits
 from perdure.testing.crashes import CrashReport, crash_everywhere
 from perdure.testing.faults import CrashPoints, Process
-from perdure.testing.invariants import check_log
+from perdure.testing.invariants import check_log, check_who
 from perdure.testing.machine import NEVER, Client, Machine
 from perdure.testing.swarm import Faults
 
@@ -251,6 +251,7 @@ class World:
         for head in await self.heads():
             rows = await self.rows(head.key)
             check_log(rows, head.key)
+            check_who(rows, head.key)
             check_head(head, rows, self.micros() if self.workers else 0)
             check_replay(head, rows, await self._published(head, rows))
 

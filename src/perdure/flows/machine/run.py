@@ -283,8 +283,9 @@ class MachineRun:
             step = self._chart.steps(self.leaf, transition)
         self._running.halt(
             LimitReached(
-                f"{self._running.key}: {_MICROSTEPS} transitions in a row without an event, the last to state"
-                f" {self.leaf.path}: give its `always`, `done` or `error` a condition that ends it"
+                f"{self._running.key}: machine {self._machine.name} has made {_MICROSTEPS} transitions in a row without"
+                f" an event, the last to state {self.leaf.path}: give its `always`, `done` or `error` a condition that"
+                " ends it"
             )
         )
 

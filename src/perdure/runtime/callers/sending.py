@@ -1,8 +1,9 @@
 """How events and other letters get into mailboxes.
 
 Rules kept here: an event that the workflow does not declare, or whose payload does not fit its declaration, is refused
-before anything is written; a letter that was sent before is a duplicate, unless it said something else; every other
-answer of the store is an error that says what to do.
+before anything is written; every letter says who sends it, which is the application itself where the caller names
+nobody, but roles are always somebody's; a letter that was sent before is a duplicate, unless it said something else;
+every other answer of the store is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from perdure.core import events as ev, letters as mail
 from perdure.core.codec import digest, encode
@@ -23,6 +24,7 @@ from perdure.errors import (
     ExecutionNotFound,
     InvalidValue,
     PerdureError,
+    UsageError,
 )
 from perdure.flows.machine import Machine
 from perdure.flows.workflow import Workflow
@@ -42,13 +44,14 @@ class NewEvent(Struct, frozen=True):
 
 
 class Sends:
-    """`most` is the size of the longest payload, in bytes."""
+    """`most` is the size of the longest payload, in bytes; `actor` is who sends what nobody else does."""
 
-    def __init__(self, writes: Writes, workflows: Workflows, store: Store, most: int) -> None:
+    def __init__(self, writes: Writes, workflows: Workflows, store: Store, most: int, actor: str) -> None:
         self._writes = writes
         self._workflows = workflows
         self._store = store
         self._most = most
+        self._actor = actor
 
     async def payload(self, key: str, name: str, payload: Any, by: str, roles: Sequence[str]) -> Raw:
         """Checked against the workflow's declaration, where it declares its events."""
@@ -78,6 +81,9 @@ class Sends:
         self, key: str, id: str, letter: mail.Letter, sha: str = "", connection: Any = None
     ) -> Literal["accepted", "duplicate"]:
         """Put a letter into a mailbox, or say why that cannot be."""
+        if mail.nameless(letter):
+            roles = letter.roles if isinstance(letter, mail.EventLetter) else ()
+            letter = structs.replace(letter, by=self._sender(key, "", roles))
         sealed = Mail(key, id, mail.seal(letter), sha)
         if connection is None:
             sent = await self._writes.sends.put(sealed)
@@ -154,8 +160,14 @@ class Sends:
         payload = event.payload if isinstance(event.payload, Raw) else Raw(encode(event.payload))
         _check_payload(declared, key, event.name, payload, by, roles)
         checked_size(payload, self._most, f"the payload of {event.name}")
+        by = self._sender(key, by, roles)
         source = str(event.attributes.get("source", ""))
         return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes)
+
+    def _sender(self, key: str, by: str, roles: Sequence[str]) -> str:
+        if roles and not by:
+            raise UsageError(f"{key}: an event with the roles {', '.join(roles)} does not say who sent it (by=…)")
+        return by or self._actor
 
     async def _compare(
         self, key: str, logged: Mapping[int, tuple[int, mail.EventLetter]]

@@ -1,8 +1,9 @@
 """How executions begin: with an input, or with the rows of another log.
 
-Rules kept here: an input that the workflow cannot take is refused before anything is written; the same start again is
-the same execution, another start under its key is an error; whoever starts where ends are heard of expects this end
-before the start is written, for the execution may be quicker than the answer.
+Rules kept here: an input that the workflow cannot take is refused before anything is written; every start says who
+starts, which is the application itself where the caller names nobody; the same start again is the same execution,
+another start under its key is an error; whoever starts where ends are heard of expects this end before the start is
+written, for the execution may be quicker than the answer.
 """
 
 from __future__ import annotations
@@ -30,10 +31,18 @@ from perdure.runtime.run import Run
 
 
 class Starts:
-    """`hears` tells whether this process hears of ends; `most` is the size of the longest input, in bytes."""
+    """`hears` tells whether this process hears of ends; `most` is the size of the longest input, in bytes; `actor` is
+    who starts what nobody else does."""
 
     def __init__(
-        self, writes: Writes, workflows: Workflows, stream: Stream, ends: Ends, hears: Callable[[], bool], most: int
+        self,
+        writes: Writes,
+        workflows: Workflows,
+        stream: Stream,
+        ends: Ends,
+        hears: Callable[[], bool],
+        most: int,
+        actor: str,
     ) -> None:
         self._writes = writes
         self._workflows = workflows
@@ -41,6 +50,7 @@ class Starts:
         self._ends = ends
         self._hears = hears
         self._most = most
+        self._actor = actor
 
     async def start(
         self,
@@ -72,7 +82,8 @@ class Starts:
         self, definition: Workflow[..., Any], args: tuple[Any, ...], key: str, at: int, by: str, queue: str, shown: Any
     ) -> bool:
         """Start an execution of the engine's own; what it shows before a worker has seen it is given."""
-        first = ev.Started(definition.name, definition.version, Raw(definition.signature.encode(args, {})), by)
+        input = Raw(definition.signature.encode(args, {}))
+        first = ev.Started(definition.name, definition.version, input, by or self._actor)
         start = summary.begin(key, first, queue, at)
         return await self.begin(structs.replace(start, state=encode(shown)))
 
@@ -97,7 +108,7 @@ class Starts:
             definition.name,
             definition.version,
             input,
-            by,
+            by or self._actor,
             hash=definition.hash,
             callback=callback,
             correlation=labels.correlation,

@@ -310,7 +310,7 @@ class Definitions:
     async def _write(self, tenant: str | None, name: str, decide: Decide[Index], by: str) -> Index:
         await self._app.open()
         app, key = self._app, key_of_definition(self._home(tenant), name)
-        return await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by)
+        return await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by or app.settings.actor)
 
 
 def _read(definition: Source, file: str) -> Any:

@@ -190,10 +190,13 @@ class Course:
         match event:
             case ev.Paused():
                 self.draft.shown = "paused"
-                self.kin.tell_apart("pause", self.version, mail.PauseLetter(reason=event.reason, by=event.by))
+                letter = mail.PauseLetter(reason=event.reason, by=event.by or self.key)
+                self.kin.tell_apart("pause", self.version, letter)
             case ev.Resumed():
                 self.draft.shown = "open"
-                self.kin.tell_apart("resume", self.version, mail.ResumeLetter(reason=event.reason, by=event.by))
+                # When it was time to resume nobody asked for it but the execution itself.
+                told = mail.ResumeLetter(reason=event.reason, by=event.by or self.key)
+                self.kin.tell_apart("resume", self.version, told)
             case _:
                 self.draft.shown = "open"
 

@@ -88,6 +88,7 @@ def _places(replay: Replay) -> str:
 
 async def migrate(app: Perdure, run: Run[Any], version: int, by: str, timeout: Duration | None) -> None:
     """Ask for it, and wait until it is judged."""
+    by = by or app.settings.actor
     head = await run.head()
     rows = await run.since_restart()
     ref = ref_in(run.key, rows)
@@ -115,7 +116,8 @@ def _check_head(run: Run[Any], head: Head, ref: Ref | None) -> None:
             " changes with workflow.patched()"
         )
     if head.status == "stuck":
-        problem = Problem("position", "it is stuck", "`perdure why` tells why; redrive it first")
+        fix = "`perdure why` tells why; redrive it first, or fork it where it was at rest and migrate the fork"
+        problem = Problem("position", "it is stuck", fix)
         raise _refused(run, [problem])
 
 

@@ -118,7 +118,7 @@ class Bulk:
         `cancel`, `pause` and `resume` take nothing else; `retry` tries failed, cancelled and stuck ones again; `send`
         takes an `event` and its `payload`; `migrate` the `version` of a definition. With `dry_run` they are only found.
         """
-        home = self._app._tenant(tenant)
+        home, by = self._app._tenant(tenant), by or self._app.settings.actor
         labels = checked_labels(correlation, (tag,) if isinstance(tag, str) else tag)
         times = _micros(after), _micros(before)
         which = Filter(status, workflow, *times, dict(fields or {}), correlation, labels.tags)

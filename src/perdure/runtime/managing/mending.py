@@ -27,18 +27,19 @@ async def redrive_mended(store: Store, post: Callable[..., Awaitable[Any]], me: 
     """Look until the store lets itself be looked at; `post` puts a letter into a mailbox."""
     while True:
         try:
-            return await _redrive_each(store, post)
+            return await _redrive_each(store, post, me)
         except StoreError as error:
             log.warning("cannot look for stuck executions: %s; trying again", error, extra={"worker": me})
             await asyncio.sleep(pause)
 
 
-async def _redrive_each(store: Store, post: Callable[..., Awaitable[Any]]) -> None:
+async def _redrive_each(store: Store, post: Callable[..., Awaitable[Any]], me: str) -> None:
     cursor: tuple[int, str] | None = None
     while heads := await store.find(Query(tenant=None, status="stuck", limit=100, cursor=cursor)):
         for head in heads:
             stuck = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
             found = registry.find(head.definition)
             if found is not None and stuck.get("code") not in (None, "", found.fingerprint):
-                await post(head.key, redrive_id(head), mail.RedriveLetter("the workflow's code has changed"))
+                letter = mail.RedriveLetter("the workflow's code has changed", f"worker {me}")
+                await post(head.key, redrive_id(head), letter)
         cursor = (heads[-1].started_at, heads[-1].key)

@@ -55,7 +55,7 @@ class Register(Generic[T]):
         """The record afterwards."""
         app = self._app
         await app.open()
-        return await Desk(app.store, app.clock, app.me, key, self._ledger).write(decide, by)
+        return await Desk(app.store, app.clock, app.me, key, self._ledger).write(decide, by or app.settings.actor)
 
     async def history(self, key: str) -> list[Change]:
         """Who did what, the oldest first."""

@@ -259,9 +259,11 @@ class Tasks:
         """Send an event, and wait for what the task makes of it."""
         app = self._app
         await self._found(key)
+        if not by and (roles or name == "claim"):
+            raise EventRefused(f"task {id_of(key)} does not take it: it does not say who sends {name} (by=…)", key)
         raw = checked_size(Raw(encode(payload)), app.settings.payload_bytes, f"the payload of {name}")
         chosen = checked_id(event_id or app.new_id(), "event id")
-        letter = mail.EventLetter(name, raw, by, roles=tuple(roles))
+        letter = mail.EventLetter(name, raw, by or app.settings.actor, roles=tuple(roles))
         try:
             await app.post(key, chosen, letter, digest(name, bytes(raw)))
         except ExecutionEnded:

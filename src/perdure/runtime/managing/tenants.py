@@ -137,7 +137,7 @@ class Tenants:
             then = _after(record, deed.name, deed.act)
             return None if (then.suspended, then.running) == (record.suspended, record.running) else deed
 
-        await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by)
+        await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by or app.settings.actor)
         await app.stream.publish([Hint("", news=NEWS)])
 
 
