@@ -53,10 +53,9 @@ from perdure.runtime.managing.schedules import Schedules
 from perdure.runtime.managing.tasks import Tasks
 from perdure.runtime.managing.tenants import Tenants
 from perdure.runtime.names import Names
-from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
 from perdure.runtime.sealing import sealed
-from perdure.runtime.secrets import Secrets, Source
+from perdure.runtime.secrets.sources import Secrets, Source
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.web import callbacks
 from perdure.runtime.web.hooks import Hooks
@@ -102,7 +101,8 @@ class Perdure:
         self._names = Names()
         self.tenant = checked_tenant(self.settings.tenant)
         self.worker: Worker | None = None
-        self._secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
+        #: Where the secrets lie that actions, webhooks and callbacks name.
+        self.secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
@@ -111,9 +111,8 @@ class Perdure:
         self.definitions = Definitions(self)
         #: Actions that workers in other languages run.
         self.external = ExternalTasks(self)
-        #: How addresses that others name are called, and how secrets that they refer to are found.
+        #: How addresses that others name are called.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
-        self.references: Resolves = References(self.settings.secret_files, self.tenant, find=self._secrets.find)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
         #: Who did what.
@@ -266,7 +265,7 @@ class Perdure:
         that connection: both happen or neither. With a `callback` the end is posted to its URL, signed.
         """
         home = self._tenant(tenant)
-        wish = None if callback is None else callbacks.check(self, callback, home)
+        wish = None if callback is None else callbacks.check(self, callback)
         definition = await self._workflows.wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
         key = key_of(home, checked_id(id or self.new_id()))
@@ -289,7 +288,7 @@ class Perdure:
     ) -> Run[Any]:
         """Like `start` with a name; `input` is the JSON of the arguments, a list."""
         home = self._tenant(tenant)
-        wish = None if callback is None else callbacks.check(self, callback, home)
+        wish = None if callback is None else callbacks.check(self, callback)
         definition = await self._workflows.wanted(name, version, home)
         key = key_of(home, checked_id(id or self.new_id()))
         raw = Raw(encode(input))
@@ -309,7 +308,7 @@ class Perdure:
         return told | ({"listens": to_builtins(found.listens)} if found.listens else {})
 
     def find_secret(self, tenant: str, name: str) -> str:
-        return self._secrets.find(tenant, name)
+        return self.secrets.find(tenant, name)
 
     async def send(
         self,
