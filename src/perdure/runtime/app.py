@@ -401,8 +401,7 @@ class Perdure:
         It may be the JSON form of one, with attributes of any kind. The same `source` and `id` twice is one event: who
         was woken or started by it is named again, and nothing happens. See `Listen` and `On`.
         """
-        envelope = cloudevents.of(event) if isinstance(event, CloudEvent) else cloudevents.read(event)
-        return (await self.route_all([envelope], by=by, roles=roles, tenant=tenant))[0]
+        return (await self.route_all([cloudevents.of(event)], by=by, roles=roles, tenant=tenant))[0]
 
     async def route_all(
         self, events: Sequence[Envelope], *, by: str = "", roles: Sequence[str] = (), tenant: str | None = None

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.core import signing
 from perdure.core.callbacks import Callback, Ended, message_id, told
-from perdure.core.cloudevents import CloudEvent, structured
+from perdure.core.cloudevents import STRUCTURED, CloudEvent, of
 from perdure.core.records import tenant_of
 from perdure.core.retry import Retry
 from perdure.errors import External, OutboundRefused, Permanent, SecretNotFound, Transient, UsageError
@@ -27,7 +27,7 @@ from perdure.runtime.web.outbound import Outbound, Reply
 from perdure.runtime.web.sinks import Sink
 
 _RETRY = Retry(attempts=0, first="1s", factor=3, cap="1h", elapsed="24h")
-_HEADERS = {"content-type": "application/cloudevents+json", "user-agent": "perdure"}
+_HEADERS = {"content-type": STRUCTURED, "user-agent": "perdure"}
 
 
 class House(Protocol):
@@ -81,7 +81,7 @@ def webhook_sink(house: House, url: str, *, secret: str) -> Sink:
 
 
 async def _post(house: House, url: str, secret: str, id: str, event: CloudEvent) -> int:
-    body = structured(event)
+    body = msgspec.json.encode(of(event).document())
     signature = signing.sign([secret], id, house.clock.now() // 1_000_000, body)
     reply = await house.outbound.request("POST", url, _HEADERS, body, signature=signature)
     if 200 <= reply.status < 300:
