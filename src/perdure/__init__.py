@@ -65,7 +65,8 @@ from perdure.runtime.managing.audit import Act
 from perdure.runtime.managing.bulk import Bulk, Operation
 from perdure.runtime.managing.dead import Dead, DeadPage, Handled
 from perdure.runtime.managing.locks import Lock
-from perdure.runtime.managing.schedules import Fired, Schedule, Schedules
+from perdure.runtime.managing.scheduled import Fired, Schedule
+from perdure.runtime.managing.schedules import Schedules
 from perdure.runtime.managing.tasks import Task, TaskPage, Tasks
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
