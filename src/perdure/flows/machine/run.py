@@ -136,13 +136,15 @@ class MachineRun:
     # Waiting.
 
     async def _next(self) -> ev.Received | tuple[Node, Timer]:
-        found: ev.Received | tuple[Node, Timer] | None = self._timers.waiting()
-        if found is None:
-            self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
-            found = (await self._waiter.future)[0]
-            self._waiter = None
+        found: ev.Received | tuple[Node, Timer] = self._timers.waiting() or await self._heard()
         if not isinstance(found, ev.Received):
             self._timers.over(*found)
+        return found
+
+    async def _heard(self) -> ev.Received | tuple[Node, Timer]:
+        self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
+        found: ev.Received | tuple[Node, Timer] = (await self._waiter.future)[0]
+        self._waiter = None
         return found
 
     def _tell(self, node: Node, timer: Timer) -> bool:
