@@ -15,13 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from perdure import Callback, Perdure, action, event, workflow
+from perdure import Callback, HookSend, HookStart, Perdure, action, event, workflow
 from perdure.core import signing
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.web.hooks import Sending, Starting
 
-# In real life a secret comes from whatever runs the process. What the store keeps of it is its name, `env:SHOP`.
+# In real life a secret comes from whatever runs the process. What the store keeps of it is its name, `secret://shop`.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 os.environ["PERDURE_SECRET_SHOP"] = SECRET
 
@@ -65,8 +64,8 @@ async def main(store: str) -> None:
     app = Perdure(store, outbound_private=True)
     transport = httpx.ASGITransport(app=api(app, Authenticator(open=Open("default"))))
     async with app, app.working(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        await app.hooks.create("orders", Starting("order", id=".id"), secret="env:SHOP")
-        await app.hooks.create("payments", Sending("paid", ".order", ".amount"), secret="env:SHOP")
+        await app.hooks.create("orders", HookStart("order", id=".id"), secret="secret://shop")
+        await app.hooks.create("payments", HookSend("paid", ".order", ".amount"), secret="secret://shop")
         shop = Shop(app, client)
 
         await shop.call("orders", "msg_1", b'{"id": "o-1", "item": "tea"}')
@@ -81,7 +80,7 @@ async def main(store: str) -> None:
         while not server.started:
             await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        wish = Callback(f"http://127.0.0.1:{port}/ended", secret="env:SHOP", events=("completed", "failed"))
+        wish = Callback(f"http://127.0.0.1:{port}/ended", secret="secret://shop", events=("completed", "failed"))
         run = await app.start(order, {"item": "samovar"}, id="o-3", callback=wish)
         await run.send("paid", 300)
         await shop.told.wait()

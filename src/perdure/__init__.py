@@ -3,6 +3,7 @@
 from perdure import Perdure, action, workflow
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.breaker import Breaker
@@ -60,20 +61,25 @@ from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.definitions.definitions import Definitions
 from perdure.runtime.definitions.published import Definition
+from perdure.runtime.managing.audit import Act
 from perdure.runtime.managing.bulk import Bulk, Operation
 from perdure.runtime.managing.dead import Dead, DeadPage, Handled
 from perdure.runtime.managing.locks import Lock
-from perdure.runtime.managing.schedules import Fired, Schedule, Schedules
+from perdure.runtime.managing.scheduled import Fired, Schedule
+from perdure.runtime.managing.schedules import Schedules
 from perdure.runtime.managing.tasks import Task, TaskPage, Tasks
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
 from perdure.runtime.web.callbacks import webhook_sink
+from perdure.runtime.web.hook_log import HookRoute, HookSend, HookStart
 
 if TYPE_CHECKING:
     from perdure.client import Client
+    from perdure.runtime.sealing.keyring import DirectoryRing
 
 __version__ = "0.1.0"
 __all__ = [
+    "Act",
     "Action",
     "ActionError",
     "ActionFailed",
@@ -93,6 +99,7 @@ __all__ = [
     "DefinitionInvalid",
     "DefinitionNotFound",
     "Definitions",
+    "DirectoryRing",
     "Do",
     "Escalate",
     "EventConflict",
@@ -112,6 +119,9 @@ __all__ = [
     "FormInvalid",
     "Graph",
     "Handled",
+    "HookRoute",
+    "HookSend",
+    "HookStart",
     "InvalidValue",
     "LimitReached",
     "Listen",
@@ -159,12 +169,19 @@ __all__ = [
 ]
 
 
+#: What needs packages that nothing else needs: the module that has it, and the extra that brings them.
+_EXTRAS = {
+    "Client": ("perdure.client", "client"),
+    "DirectoryRing": ("perdure.runtime.sealing.keyring", "encryption"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """The client needs a package that nothing else needs, so it is imported only for those who ask for it."""
-    if name != "Client":
+    """What needs a further package is imported only for those who ask for it."""
+    if name not in _EXTRAS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, extra = _EXTRAS[name]
     try:
-        from perdure.client import Client
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"the client needs a further package: pip install 'perdure[client]' ({error})") from error
-    return Client
+        raise ImportError(f"{name} needs a further package: pip install 'perdure[{extra}]' ({error})") from error

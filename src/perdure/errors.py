@@ -15,8 +15,7 @@
     │   ├── RequestRefused        the HTTP API does not take the request as it is
     │   ├── TaskNotFound          the token is not that of an external task of the tenant
     │   ├── HookNotFound          the tenant has no webhook of that name
-    │   ├── SecretMissing         a reference to a secret that leads nowhere, or that the tenant may not name
-    │   │   └── SecretNotFound    the process finds no secret of that name for the tenant
+    │   ├── SecretNotFound        the process finds no secret of that name for the tenant
     │   ├── SecretExposed         what an action returned contains a secret
     │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
     │   └── SettingsError         an unknown or ill-typed setting
@@ -150,15 +149,11 @@ class HookNotFound(UsageError):
     """The tenant has no webhook of this name."""
 
 
-class SecretMissing(UsageError):
-    """A reference to a secret that leads nowhere, or that this tenant may not name. Never has the secret in it."""
-
-
 class OutboundRefused(UsageError):
     """An address that must not be called, or a request that must not be sent; nothing was sent."""
 
 
-class SecretNotFound(SecretMissing):
+class SecretNotFound(UsageError):
     """The process finds no secret of this name for the tenant; no other try can help before it is there."""
 
     fatal = True

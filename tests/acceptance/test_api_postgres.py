@@ -16,12 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import Listen, On, Perdure, action, event, person, workflow
+from perdure import DirectoryRing, Listen, On, Perdure, action, event, person, workflow
 from perdure.core import signing
 from perdure.http.api import api
 from perdure.http.auth import Authenticator
 from perdure.http.keys import Keys
-from perdure.runtime.sealing.keyring import DirectoryRing
 from tests.stores.test_postgres import application
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -88,7 +87,7 @@ class Site:
 async def site(url: str, folder: Path, keyring: str) -> AsyncIterator[Site]:
     (folder / "acme").mkdir()
     (folder / "acme" / "shop").write_text(SECRET)
-    options: dict[str, Any] = {"secret_files": str(folder), "keyring": keyring, "searchable": "text"}
+    options: dict[str, Any] = {"secrets": str(folder), "keyring": keyring, "searchable": "text"}
     async with application(url) as granted, Perdure(granted, **options) as app, Perdure(granted, **options) as worker:
         keys = Keys(app)
         made = {tenant: await keys.create("ann", ["admin"], tenant=tenant) for tenant in ("acme", "evil")}
@@ -165,7 +164,7 @@ async def external(site: Site) -> None:
 
 async def hooks(site: Site) -> None:
     does = {"do": "start", "workflow": "pg-begin"}
-    await site("POST", "/v1/hooks", {"name": "shop", "secret": "file:shop", "does": does})
+    await site("POST", "/v1/hooks", {"name": "shop", "secret": "secret://shop", "does": does})
     data = json.dumps("hooked").encode()
     signed = signing.sign([SECRET], "m1", site.app.clock.now() // 1_000_000, data)
     taken = await site.client.post("/v1/hooks/acme/shop", content=data, headers=signed)

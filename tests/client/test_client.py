@@ -36,7 +36,6 @@ from perdure.errors import (
     OutboundRefused,
     OutcomeUnknown,
     RequestRefused,
-    SecretMissing,
     Unauthenticated,
 )
 from perdure.http import serving
@@ -108,13 +107,13 @@ def test_a_workflow_is_started_by_its_code_and_its_result_is_typed() -> None:
 
 def test_a_start_may_ask_for_a_callback_which_the_server_checks() -> None:
     async def main(app: Perdure, client: Client) -> None:
-        wish = Callback("https://shop.example/ended", "env:SHOP", ("failed",))
+        wish = Callback("https://shop.example/ended", "secret://shop", ("failed",))
         started = await client.start(ordering, Order("tea"), id="o1", callback=wish)
         first = (await started.log())[0]
-        assert first.data["callback"] == {"url": wish.url, "secret": "env:SHOP", "events": ["failed"]}
+        assert first.data["callback"] == {"url": wish.url, "secret": "secret://shop", "events": ["failed"]}
         with pytest.raises(OutboundRefused):
-            await client.start(ordering, Order("tea"), callback=Callback("https://127.0.0.1/", "env:SHOP"))
-        with pytest.raises(SecretMissing):
+            await client.start(ordering, Order("tea"), callback=Callback("https://127.0.0.1/", "secret://shop"))
+        with pytest.raises(InvalidValue, match="given by reference"):
             await client.start(ordering, Order("tea"), callback=Callback(wish.url, "hush"))
 
     run(main)

@@ -20,6 +20,8 @@ from perdure import (
     ExecutionExists,
     ExecutionNotFound,
     FormInvalid,
+    HookSend,
+    HookStart,
     InvalidValue,
     Listen,
     MigrationRefused,
@@ -44,7 +46,6 @@ from perdure.errors import (
     TaskNotFound,
     UsageError,
 )
-from perdure.runtime.web.hook_log import Sending, Starting
 from tests.client.served import Served, run
 from tests.client.test_client import Flaky
 
@@ -386,11 +387,11 @@ def test_definitions_are_exported_with_all_versions() -> None:
 def test_a_webhook_is_made_rotated_and_revoked() -> None:
     async def main(place: Served, ann: Client) -> None:
         hooks = ann.hooks
-        made = await hooks.create("shop", Starting("verbs-wait"), secret="file:shop")
-        assert (made.tenant, made.by, made.does) == ("acme", "ann", Starting("verbs-wait"))
-        await hooks.create("paid", Sending("paid", ".order"), secret="file:paid", kind="github")
-        rotated = await hooks.rotate("shop", "file:newer", overlap=timedelta(hours=1))
-        assert (rotated.secret, rotated.former) == ("file:newer", "file:shop")
+        made = await hooks.create("shop", HookStart("verbs-wait"), secret="secret://shop")
+        assert (made.tenant, made.by, made.does) == ("acme", "ann", HookStart("verbs-wait"))
+        await hooks.create("paid", HookSend("paid", ".order"), secret="secret://paid", kind="github")
+        rotated = await hooks.rotate("shop", "secret://newer", overlap=timedelta(hours=1))
+        assert (rotated.secret, rotated.former) == ("secret://newer", "secret://shop")
         assert (await hooks.revoke("shop")).active is False
         assert [one.name for one in await hooks.list()] == ["paid", "shop"]
         assert (await hooks.get("shop")).revoked_at is not None

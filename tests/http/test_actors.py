@@ -239,8 +239,8 @@ async def _ids(town: Town) -> list[str]:
 async def registers(town: Town) -> None:
     hook, key = "/v1/hooks/{name}", "/v1/keys/{id}"
     does = {"do": "start", "workflow": "by-line"}
-    await town("POST", "/v1/hooks", {"name": "shop", "does": does, "secret": "file:old"})
-    await town("PUT", f"{hook}/secret", {"secret": "file:new"}, name="shop")
+    await town("POST", "/v1/hooks", {"name": "shop", "does": does, "secret": "secret://old"})
+    await town("PUT", f"{hook}/secret", {"secret": "secret://new"}, name="shop")
     await town("DELETE", hook, None, name="shop")
     acts = [("POST", "/v1/hooks"), ("PUT", f"{hook}/secret"), ("DELETE", hook)]
     history = (await town.door("GET", "/v1/hooks/shop")).json()["history"]

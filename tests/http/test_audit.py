@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import Perdure
+from perdure import Act, Perdure
 from perdure.core.records import Start, Started
 from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.http.api import ALL, api
 from perdure.http.audit import NOTED, act_of
-from perdure.runtime.managing.audit import LONGEST, Act
+from perdure.runtime.managing.audit import LONGEST
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import MemoryStream
 from tests.http.test_api import MACHINE, Door, People, problem, served

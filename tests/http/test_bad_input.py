@@ -326,11 +326,11 @@ REAL: dict[str, dict[str, Any]] = {
     "/v1/executions": {
         "workflow": "bad-line",
         "args": ["x"],
-        "callback": {"url": "https://a.example", "secret": "file:x"},
+        "callback": {"url": "https://a.example", "secret": "secret://x"},
     },
     "/v1/schedules": {"name": "x", "workflow": "bad-line", "args": [], "cron": "0 9 * * *"},
     "/v1/external/poll": {"queue": "bad-node", "wait": "0s"},
-    "/v1/hooks": {"name": "x", "does": {"do": "start", "workflow": "bad-line"}, "secret": "file:x"},
+    "/v1/hooks": {"name": "x", "does": {"do": "start", "workflow": "bad-line"}, "secret": "secret://x"},
     "/v1/bulk": {"act": "send", "event": "go", "all": True, "dry_run": True, "filter": {"workflow": "bad-line"}},
     "/v1/dead/redrive": {"ids": [], "cause": "limit", "workflow": "bad-line"},
     "/v1/dead/purge": {"ids": [], "cause": "limit", "workflow": "bad-line"},

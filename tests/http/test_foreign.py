@@ -27,7 +27,7 @@ from tests.http.test_api import Door, People, problem
 OWNER, STRANGER = "zebra:canary-ann:admin,canary-role", "other:eve:admin"
 #: Words that are in everything of the first tenant, and in nothing else.
 MARKS = ("zebra", "canary")
-HOOK = {"name": "canary-hook", "does": {"do": "start", "workflow": "far-line"}, "secret": "file:canary"}
+HOOK = {"name": "canary-hook", "does": {"do": "start", "workflow": "far-line"}, "secret": "secret://canary"}
 DOOR = {
     "machine": "canary-door",
     "initial": "shut",
@@ -105,7 +105,7 @@ async def _begin(door: Door, workflow: str, id: str, status: str, **more: Any) -
 
 async def _estate(door: Door) -> Estate:
     door.who = OWNER
-    callback = {"url": "http://127.0.0.1:1/canary", "secret": "file:canary"}
+    callback = {"url": "http://127.0.0.1:1/canary", "secret": "secret://canary"}
     await _begin(door, "far-line", "canary-run", "waiting", lane="canary-lane")
     await _begin(door, "far-fails", "canary-failed", "failed")
     await _begin(door, "far-ends", "canary-told", "completed", callback=callback)
@@ -177,7 +177,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def opened(url: str, folder: Path) -> AsyncIterator[Estate]:
     (folder / "zebra").mkdir()
     (folder / "zebra" / "canary").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    app = Perdure(url, secret_files=str(folder), outbound_private=True)
+    app = Perdure(url, secrets=str(folder), outbound_private=True)
     transport = httpx.ASGITransport(app=api(app, People()))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://test") as client, app.working():
         yield await _estate(Door(app, client))

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,20 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import Listen, On, Perdure, event, workflow
+from perdure import HookRoute, HookSend, HookStart, Listen, On, Perdure, event, workflow
 from perdure.core import signing
 from perdure.core.records import Query
-from perdure.errors import HookNotFound, InvalidValue, SecretMissing, Unauthenticated, UsageError
+from perdure.errors import HookNotFound, InvalidValue, Unauthenticated, UsageError
 from perdure.http import rates
 from perdure.http.api import api
 from perdure.http.rates import Pace
 from perdure.runtime.managing.registers import FRESH
-from perdure.runtime.web.hook_log import Routing, Sending, Starting, fold, key_of_hook, record_of
+from perdure.runtime.secrets.sources import Source
+from perdure.runtime.web.hook_log import fold, key_of_hook, record_of
 from tests.http.test_api import Door, People, problem
 
 OLD, NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
-SHOP = {"name": "shop", "secret": "file:shop", "does": {"do": "start", "workflow": "hooked", "input": ".order"}}
+SHOP = {"name": "shop", "secret": "secret://shop", "does": {"do": "start", "workflow": "hooked", "input": ".order"}}
 
 
 @workflow(name="hooked", events={"paid": int})
@@ -49,7 +51,7 @@ class Shop(Door):
     """A sender of webhooks beside an administrator."""
 
     async def hook(self, does: dict[str, Any], name: str = "shop", kind: str = "standard") -> httpx.Response:
-        return await self("POST", "/v1/hooks", {"name": name, "secret": "file:shop", "does": does, "kind": kind})
+        return await self("POST", "/v1/hooks", {"name": name, "secret": "secret://shop", "does": does, "kind": kind})
 
     async def call(
         self,
@@ -73,7 +75,7 @@ class Shop(Door):
 
 def opened(test: Callable[[Shop], Awaitable[None]], folder: Path, working: bool = False) -> None:
     async def main() -> None:
-        app = Perdure("memory://", secret_files=str(folder))
+        app = Perdure("memory://", secrets=str(folder))
         transport = httpx.ASGITransport(app=api(app, People()))
         async with asyncio.timeout(20), app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             shop = Shop(app, client)
@@ -221,8 +223,8 @@ def test_a_call_that_makes_no_event_is_refused(tmp_path: Path) -> None:
 
 def test_a_webhook_that_routes_is_read_from_its_log_as_it_was_made(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
-        made = Routing("${ .type }", "/shop", ".data")
-        await shop.app.hooks.create("routes", made, secret="file:shop", tenant="acme")
+        made = HookRoute("${ .type }", "/shop", ".data")
+        await shop.app.hooks.create("routes", made, secret="secret://shop", tenant="acme")
         assert (await shop.app.hooks.get("routes", tenant="acme")).does == made
 
     opened(test, tmp_path)
@@ -232,7 +234,7 @@ def test_whatever_is_not_proven_gets_the_same_answer(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
         await shop.hook({"do": "start", "workflow": "hooked"}, "gone")
         await shop("DELETE", "/v1/hooks/gone")
-        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "file:missing"})
+        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "secret://missing"})
         calls = {
             "unknown": shop.call(path="acme/nobody"),
             "unknown tenant": shop.call(path="nobody/shop"),
@@ -316,12 +318,12 @@ def test_other_kinds_of_signatures_are_understood_and_replays_recognised_by_thei
 def test_a_rotation_loses_no_call(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
         assert (await shop.call(id="a")).status_code == 202
-        rotated = await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new", "overlap": "1h"})
+        rotated = await shop("PUT", "/v1/hooks/shop/secret", {"secret": "secret://new", "overlap": "1h"})
         told = rotated.json()
-        assert (told["secret"], told["former"], bool(told["overlap_until"])) == ("file:new", "file:shop", True)
+        assert (told["secret"], told["former"], bool(told["overlap_until"])) == ("secret://new", "secret://shop", True)
         assert (await shop.call(id="b", secret=OLD)).status_code == 202
         assert (await shop.call(id="c", secret=NEW)).status_code == 202
-        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:shop", "overlap": "0s"})
+        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "secret://shop", "overlap": "0s"})
         problem(await shop.call(id="d", secret=NEW), 401, "unauthenticated")
         assert (await shop.call(id="d", secret=OLD)).status_code == 202
         seen = (await shop("GET", "/v1/hooks/shop")).json()
@@ -337,7 +339,7 @@ def test_a_new_secret_is_good_at_once_in_every_process_and_a_revoked_webhook_not
         (tmp_path / "default").mkdir()
         for name, secret in (("old", OLD), ("new", NEW)):
             (tmp_path / "default" / name).write_text(secret)
-        async with Perdure(url, secret_files=str(tmp_path)) as here, Perdure(url, secret_files=str(tmp_path)) as there:
+        async with Perdure(url, secrets=str(tmp_path)) as here, Perdure(url, secrets=str(tmp_path)) as there:
             now = 0.0
             there.hooks._recent.clock = lambda: now
 
@@ -346,9 +348,9 @@ def test_a_new_secret_is_good_at_once_in_every_process_and_a_revoked_webhook_not
                 headers = signing.sign([secret], id, there.clock.now() // 1_000_000, body)
                 await there.hooks.receive("default", "shop", headers, body)
 
-            await here.hooks.create("shop", Starting("hooked"), secret="file:old")
+            await here.hooks.create("shop", HookStart("hooked"), secret="secret://old")
             await call("a", OLD)
-            await here.hooks.rotate("shop", "file:new")
+            await here.hooks.rotate("shop", "secret://new")
             await call("b", NEW)
             await here.hooks.revoke("shop")
             await call("c", NEW)  # what it has in mind is fresh still
@@ -363,12 +365,73 @@ def test_a_secret_that_is_missing_is_said_in_the_log_of_the_process_and_nowhere_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(shop: Shop) -> None:
-        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "file:missing"})
+        await shop("POST", "/v1/hooks", {**SHOP, "name": "blind", "secret": "secret://missing"})
         with caplog.at_level(logging.ERROR, "perdure.hooks"):
             problem(await shop.call(path="acme/blind"), 401, "unauthenticated")
-        assert "acme/missing below secret_files" in caplog.text and OLD not in caplog.text
+        assert "tenant 'acme' has no secret 'missing'" in caplog.text and OLD not in caplog.text
 
     opened(test, tmp_path)
+
+
+def asking(look: Source, test: Callable[[Shop], Awaitable[None]]) -> None:
+    """With the secrets of this function, and one webhook."""
+
+    async def main() -> None:
+        app = Perdure("memory://", secrets=look)
+        transport = httpx.ASGITransport(app=api(app, People()))
+        async with asyncio.timeout(20), app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            shop = Shop(app, client)
+            assert (await shop("POST", "/v1/hooks", SHOP)).status_code == 201
+            await test(shop)
+
+    asyncio.run(main())
+
+
+def test_a_vault_that_is_slow_holds_up_nobody_but_the_call_that_needs_it() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(tenant: str, name: str) -> str:
+        asked.set()
+        assert answered.wait(10)
+        return OLD
+
+    async def test(shop: Shop) -> None:
+        call = asyncio.create_task(shop.call())
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        assert (await shop("GET", "/v1/hooks")).status_code == 200
+        answered.set()
+        assert (await call).status_code == 202
+
+    asking(slow, test)
+
+
+def test_while_secrets_cannot_be_looked_for_every_call_is_told_to_come_again() -> None:
+    def away(tenant: str, name: str) -> str:
+        raise ConnectionError("the vault is sealed")
+
+    async def test(shop: Shop) -> None:
+        answers = [await shop.call(path=path) for path in ("acme/shop", "acme/nobody", "nobody/shop")]
+        told = {problem(one, 503, "access-unavailable")["detail"] for one in answers}
+        assert told == {"the signature of the call cannot be checked at the moment: try again"}
+        assert await shop.started() == []
+
+    asking(away, test)
+
+
+def test_a_call_to_no_webhook_takes_the_same_work_and_chooses_nothing_that_is_looked_for() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def look(tenant: str, name: str) -> str | None:
+        asked.append((tenant, name))
+        return OLD if (tenant, name) == ("acme", "shop") else None
+
+    async def test(shop: Shop) -> None:
+        for path in ("acme/shop", "acme/nobody", "nobody/shop"):
+            problem(await shop.call(path=path, secret=NEW), 401, "unauthenticated")
+        assert asked == [("acme", "shop"), *[("default", "perdure-no-such-webhook")] * 2]
+
+    asking(look, test)
 
 
 # --- administration ---------------------------------------------------------------------------------------------------
@@ -379,9 +442,9 @@ def test_a_secret_that_is_missing_is_said_in_the_log_of_the_process_and_nowhere_
     [
         ({"name": "a/b"}, 422, "invalid-value"),
         ({"name": ""}, 422, "invalid-value"),
-        ({"secret": OLD}, 422, "secret-missing"),
-        ({"secret": "env:PATH"}, 422, "secret-missing"),
-        ({"secret": "file:../other/shop"}, 422, "secret-missing"),
+        ({"secret": OLD}, 422, "invalid-value"),
+        ({"secret": "env:PATH"}, 422, "invalid-value"),
+        ({"secret": "secret://../other/shop"}, 422, "invalid-value"),
         ({"kind": "none"}, 422, "invalid-request"),
         ({"does": {"do": "nothing"}}, 422, "invalid-request"),
         ({"does": {"do": "start", "workflow": "hooked", "input": ".a |"}}, 422, "expression-error"),
@@ -404,7 +467,7 @@ def test_only_administrators_see_and_change_webhooks(tmp_path: Path) -> None:
             ("GET", "/v1/hooks", None),
             ("POST", "/v1/hooks", {**SHOP, "name": "b"}),
             ("GET", "/v1/hooks/shop", None),
-            ("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"}),
+            ("PUT", "/v1/hooks/shop/secret", {"secret": "secret://new"}),
             ("DELETE", "/v1/hooks/shop", None),
         ):
             problem(await shop(method, path, body), 403, "not-allowed")
@@ -418,7 +481,7 @@ def test_a_revoked_webhook_can_be_made_anew_but_not_rotated(tmp_path: Path) -> N
     async def test(shop: Shop) -> None:
         assert (await shop("DELETE", "/v1/hooks/shop")).json()["active"] is False
         assert (await shop("DELETE", "/v1/hooks/shop")).status_code == 200
-        problem(await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"}), 400, "usage-error")
+        problem(await shop("PUT", "/v1/hooks/shop/secret", {"secret": "secret://new"}), 400, "usage-error")
         problem(await shop.call(), 401, "unauthenticated")
         assert (await shop("POST", "/v1/hooks", SHOP)).status_code == 201
         assert (await shop.call()).status_code == 202
@@ -428,7 +491,7 @@ def test_a_revoked_webhook_can_be_made_anew_but_not_rotated(tmp_path: Path) -> N
 
 def test_the_log_of_a_webhook_tells_the_record_and_no_secret(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
-        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "file:new"})
+        await shop("PUT", "/v1/hooks/shop/secret", {"secret": "secret://new"})
         await shop.call()
         key = key_of_hook("acme", "shop")
         rows, head = await shop.app.store.read(key), await shop.app.store.head(key)
@@ -457,24 +520,22 @@ def test_webhooks_are_kept_by_every_store(url: str) -> None:
     async def main() -> None:
         async with Perdure(url) as app:
             hooks = app.hooks
-            await hooks.create("b", Starting("hooked"), secret="env:B", by="ada")
-            await hooks.create("a", Sending("paid", ".id"), secret="env:A", kind="stripe")
-            await hooks.create("a", Starting("hooked"), secret="file:a", tenant="other")
+            await hooks.create("b", HookStart("hooked"), secret="secret://b", by="ada")
+            await hooks.create("a", HookSend("paid", ".id"), secret="secret://a", kind="stripe")
+            await hooks.create("a", HookStart("hooked"), secret="secret://a", tenant="other")
             assert [(one.name, one.kind, one.does) for one in await hooks.list()] == [
-                ("a", "stripe", Sending("paid", ".id")),
-                ("b", "standard", Starting("hooked")),
+                ("a", "stripe", HookSend("paid", ".id")),
+                ("b", "standard", HookStart("hooked")),
             ]
             assert (await hooks.get("b")).path == "/v1/hooks/default/b"
-            await asyncio.gather(*(hooks.rotate("b", f"env:B{number}") for number in range(3)))
+            await asyncio.gather(*(hooks.rotate("b", f"secret://b{number}") for number in range(3)))
             assert [one.what for one in await hooks.history("b")] == ["created", *["rotated"] * 3]
             with pytest.raises(HookNotFound, match="no webhook 'c'"):
                 await hooks.get("c")
-            with pytest.raises(SecretMissing, match="cannot name variables"):
-                await hooks.create("c", Starting("hooked"), secret="env:A", tenant="other")
             with pytest.raises(UsageError, match="already"):
-                await hooks.create("a", Starting("hooked"), secret="env:A")
+                await hooks.create("a", HookStart("hooked"), secret="secret://a")
             with pytest.raises(InvalidValue, match="kind of signature"):
-                await hooks.create("c", Starting("hooked"), secret="env:A", kind="md5")  # type: ignore[arg-type]
+                await hooks.create("c", HookStart("hooked"), secret="secret://a", kind="md5")  # type: ignore[arg-type]
 
     asyncio.run(main())
 
@@ -485,7 +546,7 @@ def test_webhooks_are_kept_by_every_store(url: str) -> None:
 def test_a_start_may_ask_for_a_callback(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
         body = {"workflow": "hooked", "input": {"item": "book"}, "id": "o-1"}
-        wish = {"url": "https://shop.example/done", "secret": "file:shop", "events": ["failed"]}
+        wish = {"url": "https://shop.example/done", "secret": "secret://shop", "events": ["failed"]}
         answer = await shop("POST", "/v1/executions", {**body, "callback": wish})
         assert answer.status_code == 202
         log = (await shop("GET", "/v1/executions/o-1/log")).json()["events"]
@@ -493,8 +554,8 @@ def test_a_start_may_ask_for_a_callback(tmp_path: Path) -> None:
         for change, name in (
             ({"url": "https://169.254.169.254/"}, "outbound-refused"),
             ({"url": "http://shop.example/"}, "outbound-refused"),
-            ({"secret": OLD}, "secret-missing"),
-            ({"secret": "env:HOME"}, "secret-missing"),
+            ({"secret": OLD}, "invalid-value"),
+            ({"secret": "env:HOME"}, "invalid-value"),
             ({"events": ["started"]}, "invalid-request"),
             ({"more": 1}, "invalid-request"),
         ):

@@ -168,7 +168,7 @@ def test_calls_of_webhooks_with_wrong_signatures_are_counted_for_their_address_a
 
     async def main(door: Door) -> None:
         does = {"do": "start", "workflow": "http-hello", "input": ".name"}
-        assert (await door("POST", "/v1/hooks", {"name": "shop", "secret": "file:shop", "does": does})).is_success
+        assert (await door("POST", "/v1/hooks", {"name": "shop", "secret": "secret://shop", "does": does})).is_success
 
         async def call(number: int, secret: str) -> int:
             data = b'{"name":"ann"}'
@@ -180,7 +180,7 @@ def test_calls_of_webhooks_with_wrong_signatures_are_counted_for_their_address_a
         assert [await call(number, wrong) for number in range(5)] == [401, 401, 401, 429, 429]
 
     monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 3), "clock": lambda: 0.0})
-    served(main, secret_files=str(tmp_path))
+    served(main, secrets=str(tmp_path))
 
 
 # A store that does not keep up

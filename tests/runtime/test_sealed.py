@@ -13,7 +13,8 @@ import httpx
 import pytest
 import redis.asyncio
 
-from perdure import Perdure, action, event, workflow
+import perdure
+from perdure import DirectoryRing, Perdure, action, event, workflow
 from perdure.core.behalf import on_behalf_of, seen_by
 from perdure.core.records import Hint
 from perdure.errors import ExecutionStuck, KeyShredded, SettingsError, UsageError
@@ -22,7 +23,6 @@ from perdure.http.auth import Authenticator, Open
 from perdure.runtime.callers.batch import Batch
 from perdure.runtime.callers.ends import end_of, news_of
 from perdure.runtime.callers.states import WORTHWHILE
-from perdure.runtime.sealing.keyring import DirectoryRing
 from perdure.runtime.sealing.seals import Seals
 from perdure.runtime.sealing.store import SealedStore
 from perdure.runtime.sealing.stream import SealedCache, SealedStream
@@ -394,6 +394,8 @@ def test_the_extra_is_named_where_it_is_missing(ring: str, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "perdure.runtime.sealing.keyring", None)
     with pytest.raises(SettingsError, match=r"perdure\[encryption\]"):
         Perdure("memory://", keyring=ring)
+    with pytest.raises(ImportError, match=r"DirectoryRing needs a further package: .*perdure\[encryption\]"):
+        _ = perdure.DirectoryRing
 
 
 def test_fields_that_are_not_searchable_are_refused() -> None:

@@ -18,14 +18,25 @@ import httpx
 import msgspec
 import pytest
 
-from perdure import Callback, Listen, On, Perdure, Retry, action, event, person, role, workflow
+from perdure import (
+    Callback,
+    DirectoryRing,
+    HookStart,
+    Listen,
+    On,
+    Perdure,
+    Retry,
+    action,
+    event,
+    person,
+    role,
+    workflow,
+)
 from perdure.core import copies, signing
 from perdure.errors import ExecutionFailed, KeyShredded, Unauthenticated, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
 from perdure.runtime.callers.sending import NewEvent
-from perdure.runtime.sealing.keyring import DirectoryRing
-from perdure.runtime.web.hook_log import Starting
 from tests.http.receiver import receiving
 from tests.runtime.test_sealed import dumped_postgres, dumped_redis
 from tests.stores.sealing import Ring
@@ -226,7 +237,7 @@ async def external_tasks(app: Perdure) -> None:
 
 
 async def webhooks(app: Perdure) -> None:
-    await app.hooks.create("shop", Starting("sv-begin", input=".what"), secret="env:SHOP")
+    await app.hooks.create("shop", HookStart("sv-begin", input=".what"), secret="secret://shop")
     body = msgspec.json.encode({"what": {"order": CANARY}})
     said = signing.sign([SECRET], "msg_1", app.clock.now() // 1_000_000, body)
     receipt = await app.hooks.receive(app.tenant, "shop", said, body)
@@ -238,7 +249,7 @@ async def webhooks(app: Perdure) -> None:
 
 async def callbacks(app: Perdure) -> None:
     async with receiving() as receiver:
-        await app.start(begin, {"order": CANARY}, id="told", callback=Callback(receiver.url, "env:SHOP"))
+        await app.start(begin, {"order": CANARY}, id="told", callback=Callback(receiver.url, "secret://shop"))
         [got] = await receiver.until(1)
         assert got.json["data"]["result"] == CANARY
 
@@ -364,7 +375,7 @@ async def lived_in(app: Perdure, tenant: str) -> None:
     await app.start(ship, CANARY, id="s", tenant=tenant)
     await app.definitions.publish(door(), tenant=tenant)
     await app.schedules.create("daily", wait, [CANARY], cron="@daily", tenant=tenant)
-    await app.hooks.create("shop", Starting("sv-begin", input=".what"), secret="file:shop", tenant=tenant)
+    await app.hooks.create("shop", HookStart("sv-begin", input=".what"), secret="secret://shop", tenant=tenant)
     await app.bulk.start("pause", workflow="nothing", id="bulk", tenant=tenant)
     await app.send("w", "more", CANARY, event_id="e1", tenant=tenant)
     await until(lambda: _asked(app, tenant))
@@ -419,7 +430,7 @@ SHREDDED: list[tuple[str, str, Any]] = [
 def test_after_the_keys_are_destroyed_everything_is_gone_and_other_tenants_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         keys = Ring()
-        app = Perdure("memory://", keyring=keys, secret_files=str(tmp_path))
+        app = Perdure("memory://", keyring=keys, secrets=str(tmp_path))
         async with asyncio.timeout(60), app, app.working(drain=0.1):
             for tenant in ("acme", "rival"):
                 await lived_in(app, tenant)
@@ -449,8 +460,8 @@ def test_a_stranger_does_not_learn_that_a_webhook_was_there_whose_keys_are_gone(
         keys = Ring()
         (tmp_path / "acme").mkdir()
         (tmp_path / "acme" / "shop").write_text(SECRET)
-        async with Perdure("memory://", keyring=keys, secret_files=str(tmp_path)) as app:
-            await app.hooks.create("shop", Starting("sv-begin", input=".what"), secret="file:shop", tenant="acme")
+        async with Perdure("memory://", keyring=keys, secrets=str(tmp_path)) as app:
+            await app.hooks.create("shop", HookStart("sv-begin", input=".what"), secret="secret://shop", tenant="acme")
             body = msgspec.json.encode({"what": {"order": "x"}})
             said = signing.sign([SECRET], "msg_1", app.clock.now() // 1_000_000, body)
             await app.hooks.receive("acme", "shop", said, body)

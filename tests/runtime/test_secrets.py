@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,19 +31,11 @@ from perdure import (
 from perdure.core import copies
 from perdure.core.codec import codec_for, encode
 from perdure.core.events import Error
-from perdure.errors import InvalidValue, SecretMissing, SettingsError, UsageError
+from perdure.errors import InvalidValue, SecretNotFound, SettingsError, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
-from perdure.runtime.secrets import (
-    HIDDEN,
-    KEPT,
-    Secrets,
-    Watch,
-    from_directory,
-    from_environment,
-    source_of,
-    watch as watched,
-)
+from perdure.runtime.secrets.sources import LONGEST, Secrets, from_directory, from_environment, source_of
+from perdure.runtime.secrets.watching import HIDDEN, KEPT, Watch, watch as watched
 from perdure.runtime.telemetry.logs import configure
 from perdure.testing import World
 
@@ -115,6 +108,40 @@ def test_a_directory_has_a_file_for_each_and_a_directory_for_each_other_tenant(t
     find = from_directory("acme", tmp_path)
     assert (find("acme", "stripe"), find("rival", "stripe"), find("third", "stripe")) == ("sk-1", "sk-2", None)
     assert find("acme", "rival") is None
+
+
+def test_no_name_and_no_tenant_leads_out_of_its_directory(tmp_path: Path) -> None:
+    for place in ("shop", "secrets/shop", "secrets/rival/shop", "secrets/..data/shop"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("a-value")
+    found = Secrets(str(tmp_path / "secrets"), "acme")
+    assert found.find("acme", "shop") == "a-value"
+    for name in ("..", "../shop", "rival/shop", "..data/shop", str(tmp_path / "shop"), ".x", "", "shop\n"):
+        with pytest.raises(InvalidValue, match="given by reference"):
+            found.find("acme", name)
+    for tenant in ("..", ".", "", "..data", "rival/../.."):
+        with pytest.raises(UsageError, match="cannot serve as tenant"):
+            found.find(tenant, "shop")
+    with pytest.raises(SecretNotFound):
+        found.find("third", "shop")
+
+
+def test_a_variable_that_was_not_put_there_to_be_a_secret_cannot_be_named() -> None:
+    find = from_environment("acme", {"HOME": "/root", "PERDURE_STORE": "postgresql://u:p@h/d"})
+    assert [find("acme", name) for name in ("HOME", "PERDURE_STORE", "store")] == [None] * 3
+
+
+def test_a_file_that_cannot_be_a_secret_is_refused_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * (LONGEST + 1))
+    (tmp_path / "just").write_text("x" * LONGEST)
+    (tmp_path / "binary").write_bytes(b"hush\xff\xfe")
+    (tmp_path / "empty").write_text("\n")
+    found = Secrets(str(tmp_path), "acme")
+    assert len(found.find("acme", "just")) == LONGEST
+    for name, why in (("long", "more than 10,000 bytes"), ("binary", "not text in UTF-8"), ("empty", "fewer than 4")):
+        with pytest.raises(UsageError, match=why) as caught:
+            found.find("acme", name)
+        assert caught.value.__cause__ is None and "hush" not in str(caught.value)
 
 
 def test_sources_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,10 +339,35 @@ def test_a_value_that_is_too_short_hides_nothing_else() -> None:
 def test_webhooks_find_the_same_secrets_and_log_lines_do_not_show_them() -> None:
     known = {("default", "hook"): "whsec-of-the-hook"}
     app = Perdure("memory://", secrets=lambda tenant, name: known.get((tenant, name)))
-    assert app.references.resolve("secret://hook", "default") == "whsec-of-the-hook"
+    assert asyncio.run(app.secrets.resolve("default", "secret://hook")) == "whsec-of-the-hook"
     assert watched.hide("with whsec-of-the-hook") == "with ***"
-    with pytest.raises(SecretMissing):
-        app.references.resolve("secret://hook", "rival")
+    with pytest.raises(SecretNotFound, match="tenant 'rival' has no secret 'hook'"):
+        asyncio.run(app.secrets.resolve("rival", "secret://hook"))
+
+
+@pytest.mark.parametrize("text", ["whsec-of-the-hook", "env:HOOK", "file:hook", "secret://../hook", "secret:hook", ""])
+def test_what_should_be_a_reference_and_is_none_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(InvalidValue, match="given by reference") as caught:
+        asyncio.run(Perdure("memory://").secrets.resolve("default", text))
+    assert not text or text not in str(caught.value)
+
+
+def test_a_source_that_is_slow_does_not_hold_up_the_loop() -> None:
+    async def main() -> str:
+        asked, answered = threading.Event(), threading.Event()
+
+        def slow(tenant: str, name: str) -> str:
+            asked.set()
+            assert answered.wait(10)
+            return "whsec-of-the-hook"
+
+        finding = asyncio.create_task(Perdure("memory://", secrets=slow).secrets.resolve("default", "secret://hook"))
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        answered.set()  # nobody could say this from a loop that stands still
+        return await finding
+
+    assert asyncio.run(main()) == "whsec-of-the-hook"
 
 
 # The canary.

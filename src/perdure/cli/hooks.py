@@ -15,7 +15,7 @@ from perdure.cli.display import add_row, ago, changes, pairs, styled, table
 from perdure.core.signing import KINDS, Kind
 from perdure.errors import UsageError
 from perdure.runtime.managing.registers import FRESH
-from perdure.runtime.web.hook_log import Does, Routing, Sending, Starting
+from perdure.runtime.web.hook_log import Does, HookRoute, HookSend, HookStart
 from perdure.runtime.web.hooks import Hook
 
 PANEL = "Access"
@@ -27,7 +27,7 @@ group = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Name = Annotated[str, Argument(metavar="NAME", help="The webhook's name.", show_default=False)]
-Secret = Annotated[str, Option("--secret", metavar="REFERENCE", help="Where the secret lies: env:NAME or file:NAME.")]
+Secret = Annotated[str, Option("--secret", metavar="REFERENCE", help="The secret by reference: secret://NAME.")]
 
 
 @command("create", group=group, act="hooks.create")
@@ -53,11 +53,11 @@ async def create(
 
     The type and the source of an event that is routed may be expressions on the body: '${ "order." + .status }'.
 
-    Example: perdure hooks create github --kind github --secret env:GITHUB --start build --input .repository
+    Example: perdure hooks create github --kind github --secret secret://github --start build --input .repository
     """
-    starting = None if start is None else Starting(start, input, id)
-    sending = None if send is None else Sending(send, to, payload)
-    does = _only(starting, sending, None if route is None else Routing(route, source, data))
+    starting = None if start is None else HookStart(start, input, id)
+    sending = None if send is None else HookSend(send, to, payload)
+    does = _only(starting, sending, None if route is None else HookRoute(route, source, data))
     async with call.client(app, create=True) as client:
         hook = await client.hooks.create(name, does, secret=secret, kind=cast(Kind, kind), by=user())
     if call.show.json:
@@ -115,7 +115,7 @@ async def rotate(
 ) -> None:
     """Let calls be signed with another secret. The one before stays good for a while.
 
-    Example: perdure hooks rotate github --secret env:GITHUB_2 --overlap 1h
+    Example: perdure hooks rotate github --secret secret://github-2 --overlap 1h
     """
     async with call.client(app) as client:
         hook = await client.hooks.rotate(name, secret, overlap=overlap, by=user())
@@ -144,7 +144,7 @@ async def revoke(call: Call, name: Name, app: AppOption = None) -> None:
 
 def _only(*several: Does | None) -> Does:
     given = [one for one in several if one is not None]
-    if len(given) != 1 or (isinstance(given[0], Sending) and not given[0].execution):
+    if len(given) != 1 or (isinstance(given[0], HookSend) and not given[0].execution):
         raise UsageError(
             "a webhook does one thing: give --start WORKFLOW, or --send EVENT and --to JQ, or --route TYPE"
         )
@@ -156,11 +156,11 @@ def _only(*several: Does | None) -> Does:
 
 def _told(does: Does) -> str:
     match does:
-        case Starting():
+        case HookStart():
             return f"start {does.workflow}"
-        case Sending():
+        case HookSend():
             return f"send {does.event}"
-        case Routing():
+        case HookRoute():
             return f"route {does.type}"
 
 
@@ -196,10 +196,10 @@ def _facts(hook: Hook) -> Any:
         ("status", styled(_status(hook))),
     ]
     match hook.does:
-        case Starting() as does:
+        case HookStart() as does:
             facts += [("input", styled(does.input)), ("id", styled(does.id or "from the id of the call"))]
-        case Sending() as does:
+        case HookSend() as does:
             facts += [("to", styled(does.execution)), ("payload", styled(does.payload))]
-        case Routing() as does:
+        case HookRoute() as does:
             facts += [("source", styled(does.source or "the webhook")), ("data", styled(does.data))]
     return pairs(facts + [(name, f"{at:%Y-%m-%d %H:%M:%S} UTC") for name, at in times.items() if at is not None])

@@ -16,7 +16,7 @@ from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, compact, pairs, styled, table
 from perdure.errors import UsageError
 from perdure.flows.schedule import CatchUp, Overlap
-from perdure.runtime.managing.schedules import Schedule
+from perdure.runtime.managing.scheduled import Schedule
 
 PANEL = "Executions"
 group = typer.Typer(

@@ -173,8 +173,7 @@ class Client:
 
         It may be the JSON form of one. The same `source` and `id` twice is one event.
         """
-        envelope = cloudevents.of(event) if isinstance(event, CloudEvent) else cloudevents.read(event)
-        return (await self.route_all([envelope]))[0]
+        return (await self.route_all([cloudevents.of(event)]))[0]
 
     async def route_all(self, events: Sequence[Envelope]) -> list[Routed]:
         """The same for many, with as few writes."""

@@ -21,7 +21,7 @@ from perdure.http.schedules import (
     TriggerIn,
     WishedOut,
 )
-from perdure.runtime.managing.schedules import Schedule
+from perdure.runtime.managing.scheduled import Schedule
 
 
 class RemoteSchedules:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from perdure.client.door import Door, error_of, path_of
-from perdure.core.cloudevents import Envelope
+from perdure.core.cloudevents import BATCH, Envelope
 from perdure.errors import PerdureError, UsageError
-from perdure.http.cloudevents import BATCH, MOST
+from perdure.http.cloudevents import MOST
 from perdure.http.events import Receipt
 from perdure.http.forms import EventIn
 from perdure.http.routing import OneRouted

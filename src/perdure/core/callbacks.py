@@ -7,13 +7,13 @@ execution alone, so it is the same however often it is sent.
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
 from perdure.core.cloudevents import CloudEvent, source_of
+from perdure.core.encoding import digest
 from perdure.core.records import id_of
 
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
@@ -45,7 +45,7 @@ class Ended(Struct, frozen=True, omit_defaults=True):
 
 def message_id(*parts: str) -> str:
     """An id for a message to others: of letters and digits, whatever its parts have in them."""
-    return "msg_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+    return f"msg_{digest(*parts)[:40]}"
 
 
 def told(ended: Ended, result: Any) -> CloudEvent:

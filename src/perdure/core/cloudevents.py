@@ -19,6 +19,8 @@ from perdure.core.records import id_of, tenant_of
 from perdure.errors import InvalidValue, LimitReached
 
 SPEC: Literal["1.0"] = "1.0"
+#: The types of media: one event as a JSON document, and a list of them.
+STRUCTURED, BATCH = "application/cloudevents+json", "application/cloudevents-batch+json"
 Attribute: TypeAlias = str | int | bool
 #: How many attributes an event may have, and how many bytes all of them together.
 MOST, MOST_BYTES = 100, 32_768
@@ -26,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9]+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 _TEXTS = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema", "time")
 #: Not the name of an attribute, so it can stand among them: the data is binary, and base64 here.
-_BINARY = "data_base64"
+BINARY = "data_base64"
 
 
 class CloudEvent(Struct, frozen=True, omit_defaults=True):
@@ -81,7 +83,7 @@ def read(document: Any) -> Envelope:
     attributes = {
         name: _attribute(name, value)
         for name, value in document.items()
-        if name not in ("data", _BINARY) and value is not None
+        if name not in ("data", BINARY) and value is not None
     }
     for name in ("specversion", "id", "source", "type"):
         if not attributes.get(name):
@@ -90,30 +92,24 @@ def read(document: Any) -> Envelope:
         raise InvalidValue(f"CloudEvents {attributes['specversion']} are not known here: send version {SPEC}")
     if len(attributes) > MOST or len(msgspec.json.encode(attributes)) > MOST_BYTES:
         raise LimitReached(f"a CloudEvent has at most {MOST} attributes, of {MOST_BYTES:,} bytes together")
-    if (binary := document.get(_BINARY)) is None:
+    if (binary := document.get(BINARY)) is None:
         return Envelope(attributes, Raw(encode(document.get("data"))))
     if not isinstance(binary, str) or document.get("data") is not None:
-        raise InvalidValue(f"{_BINARY} is a text, and there is no data beside it")
-    return Envelope(attributes | {_BINARY: True}, Raw(encode(binary)))
+        raise InvalidValue(f"{BINARY} is a text, and there is no data beside it")
+    return Envelope(attributes | {BINARY: True}, Raw(encode(binary)))
 
 
-def of(event: CloudEvent) -> Envelope:
-    """One that was made here."""
-    return read(msgspec.to_builtins(event))
+def of(event: CloudEvent | Mapping[str, Any]) -> Envelope:
+    """One that was made here, or its JSON form."""
+    return read(msgspec.to_builtins(event) if isinstance(event, CloudEvent) else event)
 
 
 def write(attributes: Mapping[str, Attribute], data: Raw) -> dict[str, Any]:
     """The JSON form."""
-    written: dict[str, Any] = {name: value for name, value in attributes.items() if name != _BINARY}
+    written: dict[str, Any] = {name: value for name, value in attributes.items() if name != BINARY}
     if bytes(data) != b"null":
-        written[_BINARY if _BINARY in attributes else "data"] = data
+        written[BINARY if BINARY in attributes else "data"] = data
     return written
-
-
-def structured(event: CloudEvent) -> bytes:
-    """The event as one JSON document (`application/cloudevents+json`), with all that the specification requires."""
-    named = {name: getattr(event, name) for name in event.__struct_fields__}
-    return msgspec.json.encode({name: value for name, value in named.items() if value or name == "data"})
 
 
 def source_of(key: str) -> str:

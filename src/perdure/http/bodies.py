@@ -49,7 +49,7 @@ def reader(kind: Any) -> Read:
 
     def read(headers: Mapping[str, str], data: bytes) -> Any:
         media = media_of(headers)
-        if media != "application/json" and not media.endswith("+json"):
+        if not is_json(media):
             raise unsupported(f"{media[:80]} is not JSON: send application/json")
         _check_charset(headers)
         return parsed(data, decode)
@@ -59,6 +59,10 @@ def reader(kind: Any) -> Read:
 
 def media_of(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+
+
+def is_json(media: str) -> bool:
+    return media == "application/json" or media.endswith("+json")
 
 
 def _check_charset(headers: Mapping[str, str]) -> None:

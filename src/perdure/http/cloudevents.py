@@ -15,14 +15,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perdure.core import cloudevents
-from perdure.core.cloudevents import Envelope
+from perdure.core.cloudevents import BATCH, BINARY, STRUCTURED, Envelope
 from perdure.errors import InvalidValue, UsageError
-from perdure.http.bodies import media_of, parsed, reader
+from perdure.http.bodies import is_json, media_of, parsed, reader
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Read
 
-STRUCTURED = "application/cloudevents+json"
-BATCH = "application/cloudevents-batch+json"
 #: Events in one request.
 MOST = 1000
 _PREFIX = "ce-"
@@ -86,7 +84,7 @@ def wants(headers: Mapping[str, str]) -> bool:
 
 def binary(document: Mapping[str, Any]) -> Answer:
     """One event in binary form: attributes in headers, the data as the body."""
-    attributes = {name: value for name, value in document.items() if name not in ("data", "data_base64")}
+    attributes = {name: value for name, value in document.items() if name not in ("data", BINARY)}
     media = str(attributes.pop("datacontenttype", ""))
     headers = {f"{_PREFIX}{name}": quote(_said(value), safe=_PLAIN) for name, value in attributes.items()}
     # Among the headers it stays as it is; as the type of an answer it would get a charset.
@@ -94,13 +92,12 @@ def binary(document: Mapping[str, Any]) -> Answer:
 
 
 def _body(document: Mapping[str, Any], media: str) -> bytes:
-    if "data_base64" in document:
-        return base64.b64decode(msgspec.json.decode(document["data_base64"], type=str))
+    if BINARY in document:
+        return base64.b64decode(msgspec.json.decode(document[BINARY], type=str))
     if "data" not in document:
         return b""
     data = msgspec.json.decode(document["data"])
-    kind = media.partition(";")[0].strip().lower() or "application/json"
-    if isinstance(data, str) and kind != "application/json" and not kind.endswith("+json"):
+    if isinstance(data, str) and not is_json(media_of({"content-type": media} if media else {})):
         return data.encode()
     return bytes(document["data"])
 
@@ -126,12 +123,12 @@ def _binary(headers: Mapping[str, str], media: str, data: bytes) -> Envelope:
         raise InvalidValue("the data of a CloudEvent in binary mode is the body, and its type is Content-Type")
     if "content-type" in headers:
         document["datacontenttype"] = headers["content-type"]
-    if data and (media == "application/json" or media.endswith("+json")):
+    if data and is_json(media):
         document["data"] = parsed(data)
     elif data and media.startswith("text/"):
         document["data"] = _text(data)
     elif data:
-        document["data_base64"] = base64.b64encode(data).decode()
+        document[BINARY] = base64.b64encode(data).decode()
     return cloudevents.read(document)
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from perdure.core.cloudevents import Envelope
+from perdure.core.cloudevents import BATCH, STRUCTURED, Envelope
 from perdure.errors import EventConflict, PerdureError
 from perdure.http import cloudevents, forms
-from perdure.http.cloudevents import BATCH, MOST, STRUCTURED, Clouds
+from perdure.http.cloudevents import MOST, Clouds
 from perdure.http.problems import Problem, Refused, problem_of
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, run_of, settled, where

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from perdure.core.cloudevents import BATCH
 from perdure.core.view import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.flows.diagram import svg
@@ -124,7 +125,7 @@ async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
         page = [as_cloudevent(run.key, one) for one in logged(rows)]
         bound = "" if query.until is None else f"&until={query.until}"
         ahead = f"{where(run.id)}/log?after={entries[-1].version}&limit={query.limit}{bound}" if more else ""
-        return Answer(page, headers={"Link": f'<{ahead}>; rel="next"'} if more else {}, media=cloudevents.BATCH)
+        return Answer(page, headers={"Link": f'<{ahead}>; rel="next"'} if more else {}, media=BATCH)
     return Answer(forms.LogOut(entries, entries[-1].version if more else None))
 
 

@@ -13,7 +13,7 @@ from perdure.runtime.web.hook_log import Does
 from perdure.runtime.web.hooks import Hook, Receipt
 
 routes = Routes("hooks")
-Reference = Annotated[str, Meta(description="Where the secret lies, as `file:NAME`; never the secret itself.")]
+Reference = Annotated[str, Meta(description="A reference, `secret://NAME`; never the secret itself.")]
 
 
 class HookIn(Struct, frozen=True, forbid_unknown_fields=True):

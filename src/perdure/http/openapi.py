@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.cloudevents import BATCH, STRUCTURED
 from perdure.http.problems import MEDIA, Problem
 from perdure.http.route import FLOW, Flow, Html, Nothing, Plain, Route
 
@@ -15,8 +16,8 @@ _PLACE = "#/components/schemas/{name}"
 _NAME = re.compile(r"\W+")
 #: Bodies in forms of others.
 _BY_MEDIA: dict[str, Any] = {
-    "application/cloudevents+json": {"type": "object"},
-    "application/cloudevents-batch+json": {"type": "array", "items": {"type": "object"}},
+    STRUCTURED: {"type": "object"},
+    BATCH: {"type": "array", "items": {"type": "object"}},
 }
 
 

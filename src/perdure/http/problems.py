@@ -58,7 +58,7 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.KeyNotFound, 404),
     (errors.TaskNotFound, 404),
     (errors.HookNotFound, 404),
-    (errors.SecretMissing, 422),
+    (errors.SecretNotFound, 422),
     (errors.OutboundRefused, 422),
     (errors.ExecutionError, 409),
     (errors.DefinitionConflict, 409),

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.core.cloudevents import Envelope
+from perdure.core.cloudevents import BATCH, STRUCTURED, Envelope
 from perdure.errors import PerdureError
-from perdure.http.cloudevents import BATCH, STRUCTURED, Clouds, only
+from perdure.http.cloudevents import Clouds, only
 from perdure.http.problems import Problem, problem_of
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.runtime.callers.routing import Routed

@@ -11,7 +11,7 @@ from perdure.flows.schedule import CatchUp, Overlap
 from perdure.http import glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key
-from perdure.runtime.managing.schedules import Schedule
+from perdure.runtime.managing.scheduled import Schedule
 
 routes = Routes("schedules")
 

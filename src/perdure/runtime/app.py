@@ -53,10 +53,9 @@ from perdure.runtime.managing.schedules import Schedules
 from perdure.runtime.managing.tasks import Tasks
 from perdure.runtime.managing.tenants import Tenants
 from perdure.runtime.names import Names
-from perdure.runtime.references import References, Resolves
 from perdure.runtime.run import Run
 from perdure.runtime.sealing import sealed
-from perdure.runtime.secrets import Secrets, Source
+from perdure.runtime.secrets.sources import Secrets, Source
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.web import callbacks
 from perdure.runtime.web.hooks import Hooks
@@ -102,7 +101,8 @@ class Perdure:
         self._names = Names()
         self.tenant = checked_tenant(self.settings.tenant)
         self.worker: Worker | None = None
-        self._secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
+        #: Where the secrets lie that actions, webhooks and callbacks name.
+        self.secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
@@ -111,9 +111,8 @@ class Perdure:
         self.definitions = Definitions(self)
         #: Actions that workers in other languages run.
         self.external = ExternalTasks(self)
-        #: How addresses that others name are called, and how secrets that they refer to are found.
+        #: How addresses that others name are called.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
-        self.references: Resolves = References(self.settings.secret_files, self.tenant, find=self._secrets.find)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
         #: Who did what.
@@ -273,7 +272,7 @@ class Perdure:
         by its `correlation` id, which others may have as well and its children inherit, and by its `tags`.
         """
         home = self._tenant(tenant)
-        wish = None if callback is None else callbacks.check(self, callback, home)
+        wish = None if callback is None else callbacks.check(self, callback)
         labels = checked_labels(correlation, tags)
         definition = await self._workflows.wanted(workflow, version, home)
         input = Raw(definition.signature.encode(args, {}))
@@ -299,7 +298,7 @@ class Perdure:
     ) -> Run[Any]:
         """Like `start` with a name; `input` is the JSON of the arguments, a list."""
         home = self._tenant(tenant)
-        wish = None if callback is None else callbacks.check(self, callback, home)
+        wish = None if callback is None else callbacks.check(self, callback)
         labels = checked_labels(correlation, tags)
         definition = await self._workflows.wanted(name, version, home)
         key = key_of(home, checked_id(id or self.new_id()))
@@ -320,7 +319,7 @@ class Perdure:
         return told | ({"listens": to_builtins(found.listens)} if found.listens else {})
 
     def find_secret(self, tenant: str, name: str) -> str:
-        return self._secrets.find(tenant, name)
+        return self.secrets.find(tenant, name)
 
     async def send(
         self,
@@ -413,8 +412,7 @@ class Perdure:
         It may be the JSON form of one, with attributes of any kind. The same `source` and `id` twice is one event: who
         was woken or started by it is named again, and nothing happens. See `Listen` and `On`.
         """
-        envelope = cloudevents.of(event) if isinstance(event, CloudEvent) else cloudevents.read(event)
-        return (await self.route_all([envelope], by=by, roles=roles, tenant=tenant))[0]
+        return (await self.route_all([cloudevents.of(event)], by=by, roles=roles, tenant=tenant))[0]
 
     async def route_all(
         self, events: Sequence[Envelope], *, by: str = "", roles: Sequence[str] = (), tenant: str | None = None

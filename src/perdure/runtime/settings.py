@@ -81,7 +81,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     replay_always: bool = False
     outbound_hosts: str = ""
     outbound_private: bool = False
-    secret_files: str = ""
     webhook_window: Seconds = 300.0
     api_rate: Rate = 1000.0
     api_burst: Count = 2000
@@ -168,7 +167,6 @@ MEANING = {
     "replay_always": "throw away and replay after every turn: finds nondeterminism at once (on in dev and tests)",
     "outbound_hosts": "the hosts that callbacks may lead to, separated by commas, as *.example.com; all unless set",
     "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
-    "secret_files": "a folder with a folder for each tenant, in which file:NAME is the file NAME",
     "webhook_window": "how far the time of a webhook may be from now; one that is older is refused",
     "api_rate": "requests per second of one tenant to one API process, reads and writes each; 0 is any number",
     "api_burst": "requests that a tenant may send at once, before the rate counts",

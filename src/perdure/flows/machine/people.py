@@ -1,10 +1,4 @@
-"""What a state asks a person: a task that is open as long as the state lasts.
-
-Rules kept here: it is asked when the machine comes to rest in the state, so it sees the data as the actions have left
-it; it outlives checkpoints and changes of version; whoever leaves the state withdraws it. What is handed in is for the
-`done` of the state that asked. If it does not fit the form, or no transition takes it, it is rejected in the log and
-asked for once more.
-"""
+"""What a state asks a person, made ready when the machine is: its words, its form, and how the answer is read."""
 
 from __future__ import annotations
 
@@ -17,16 +11,10 @@ from msgspec import Raw, Struct
 from perdure.core import jq
 from perdure.core.codec import Codec, codec_for, encode
 from perdure.core.durations import micros
-from perdure.core.events import ChildSettled, Received
-from perdure.core.replay import Replay
 from perdure.flows.machine.model import Ask
 from perdure.flows.machine.terms import Context
-from perdure.flows.person import Asked
 from perdure.flows.schema import Schema
-from perdure.flows.task import VERSION, Order, People
-
-_SPEC = Asked(codec_for(Any))
-_CHILD = "/child:"
+from perdure.flows.task import Order, People
 
 
 class Question(Struct, frozen=True, eq=False):
@@ -72,38 +60,3 @@ def _words(ask: Ask) -> Callable[[Context], Mapping[str, Any]]:
         return {**filled, **{name: msgspec.json.decode(encode(value)) for name, value in called.items()}}
 
     return words
-
-
-class Desk:
-    """The tasks of one execution, by the paths of the states that asked."""
-
-    def __init__(self, running: Replay, open: Mapping[str, int]) -> None:
-        self._running = running
-        # A fork has the position of the original, but not its tasks: it asks for those that are not done.
-        told = {received.id for received in running.buffer}
-        self.open = {path: ref for path, ref in open.items() if ref in running.lasting or f"{_CHILD}{ref}" in told}
-
-    def ask(self, path: str, order: Callable[[], Order]) -> None:
-        if path not in self.open:
-            self.open[path] = self._running.begin_lasting(_SPEC, VERSION, Raw(encode(order())))
-
-    def withdraw(self, path: str) -> None:
-        if (ref := self.open.pop(path, None)) is not None:
-            self._running.withdraw(ref)
-
-    def close(self) -> None:
-        for path in list(self.open):
-            self.withdraw(path)
-
-    def settled(self, received: Received) -> tuple[str, ChildSettled] | None:
-        """The state whose task an outcome is of, and the outcome; its task is no longer open."""
-        for path, ref in self.open.items():
-            if received.id == f"{_CHILD}{ref}":
-                del self.open[path]
-                return path, msgspec.json.decode(received.payload, type=ChildSettled)
-        return None
-
-
-def is_outcome(received: Received) -> bool:
-    """Whether it tells how a task ended. Ids with a slash are the engine's own."""
-    return received.id.startswith(_CHILD)

@@ -14,9 +14,7 @@ Rules kept here:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,9 +27,10 @@ from perdure.errors import ActionFailed, InvalidValue, LimitReached
 from perdure.flows.bound import arguments
 from perdure.flows.described import checkpoint
 from perdure.flows.machine.chart import Node, Step, Task, Timer, Transition
+from perdure.flows.machine.desk import Desk, is_outcome
 from perdure.flows.machine.model import Event
-from perdure.flows.machine.people import Desk, is_outcome
 from perdure.flows.machine.terms import Context
+from perdure.flows.machine.timers import Due, Timers
 
 if TYPE_CHECKING:
     from perdure.flows.machine.machine import Machine
@@ -43,14 +42,11 @@ _NO_TASKS: Mapping[str, int] = {}
 
 
 class Position(Struct, frozen=True, omit_defaults=True):
-    """Where a machine is between two events. `due` has the running timers: state, key, and the loop's time.
-
-    `tasks` are those that people were asked to do, by the states that asked.
-    """
+    """Where a machine is between two events. `tasks` are those of people, by the states that asked for them."""
 
     state: str
     data: Raw
-    due: dict[str, dict[str, float]] = {}
+    due: Due = {}
     tasks: dict[str, int] = {}
 
 
@@ -78,9 +74,8 @@ class MachineRun:
         self._running = running
         self._data = data
         self._leaf = leaf
-        self._handles: dict[str, dict[str, asyncio.TimerHandle]] = {}
-        self._fired: deque[tuple[Node, Timer]] = deque()
         self._waiter: Waiter | None = None
+        self._timers = Timers(self._tell)
         self._desk = Desk(running, tasks)
         self._since = 0  # steps since the last checkpoint
 
@@ -91,12 +86,8 @@ class MachineRun:
         await self._move(step, None, Event(""))
         return await self._live(stepped=True)
 
-    async def resume(self, due: dict[str, dict[str, float]]) -> Any:
-        for path, timers in due.items():
-            node = self._chart.nodes[path]
-            for timer in node.after:
-                if timer.key in timers:
-                    self._arm(node, timer, timers[timer.key])
+    async def resume(self, due: Due) -> Any:
+        self._timers.resume(self._chart.nodes, due)
         return await self._live(stepped=False)
 
     @property
@@ -126,7 +117,7 @@ class MachineRun:
                 if self._since >= len(self._running.buffer):
                     self._running.published = shown
                     checkpoint(self._running, self.position())
-            if (failed := self._ask()) is not None:
+            if (failed := self._desk.rest(self.leaf.line(), self._context(Event("")))) is not None:
                 stepped = await self._not_done(*failed)
                 continue
             self._running.position = self.position
@@ -140,53 +131,32 @@ class MachineRun:
 
     def position(self) -> Position:
         """All that is to be known between two events."""
-        due = {
-            path: {key: handle.when() for key, handle in handles.items()}
-            for path, handles in self._handles.items()
-            if handles
-        }
-        return Position(self.leaf.path, self._machine.encode(self._data), due, dict(self._desk.open))
+        return Position(self.leaf.path, self._machine.encode(self._data), self._timers.due(), dict(self._desk.open))
 
     # Waiting.
 
     async def _next(self) -> ev.Received | tuple[Node, Timer]:
-        if self._fired:
-            found: ev.Received | tuple[Node, Timer] = self._fired.popleft()
-        else:
-            self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
-            found = (await self._waiter.future)[0]
-            self._waiter = None
+        found: ev.Received | tuple[Node, Timer] = self._timers.waiting() or await self._heard()
         if not isinstance(found, ev.Received):
-            node, timer = found
-            del self._handles[node.path][timer.key]  # until now a checkpoint had to keep it
+            self._timers.over(*found)
         return found
 
-    def _arm(self, node: Node, timer: Timer, due: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._handles.setdefault(node.path, {})[timer.key] = loop.call_at(due, self._fire, node, timer)
+    async def _heard(self) -> ev.Received | tuple[Node, Timer]:
+        self._waiter = self._running.listen(self._machine.wanted(self.leaf), {})
+        found: ev.Received | tuple[Node, Timer] = (await self._waiter.future)[0]
+        self._waiter = None
+        return found
 
-    def _fire(self, node: Node, timer: Timer) -> None:
+    def _tell(self, node: Node, timer: Timer) -> bool:
+        """The time of a state has come."""
         waiter = self._waiter
         if waiter is None or waiter.future.done():
-            self._fired.append((node, timer))
-        else:
-            self._running.unlisten(waiter)
-            waiter.future.set_result(((node, timer), None))
+            return False
+        self._running.unlisten(waiter)
+        waiter.future.set_result(((node, timer), None))
+        return True
 
-    # Asking people.
-
-    def _ask(self) -> tuple[Node, ev.Error] | None:
-        """Let exactly those tasks be open that the states ask for in which the machine rests; or say what failed."""
-        asking = {node.path: node for node in self.leaf.line() if node.question is not None}
-        for path in [path for path in self._desk.open if path not in asking]:
-            self._desk.withdraw(path)  # this version of the machine does not ask for it
-        for path, node in reversed(asking.items()):
-            assert node.question is not None
-            try:
-                self._desk.ask(path, partial(node.question.order, path, self._context(Event(""))))
-            except Exception as error:  # of its expressions and functions
-                return node, ev.Error(type(error).__name__, str(error))
-        return None
+    # What people have done.
 
     async def _told(self, received: ev.Received) -> bool:
         """A task has come to its end."""
@@ -317,14 +287,10 @@ class MachineRun:
         )
         for node in step.left:
             self._desk.withdraw(node.path)
-            for handle in self._handles.pop(node.path, {}).values():
-                handle.cancel()
-        gone = set(step.left)
-        self._fired = deque(one for one in self._fired if one[0] not in gone)
+            self._timers.leave(node)
         now = asyncio.get_running_loop().time()
         for node in step.entered:
-            for timer in node.after:
-                self._arm(node, timer, now + timer.delay / 1e6)
+            self._timers.enter(node, now)
         lists = [node.exit for node in step.left]
         lists.append([] if transition is None else transition.do)
         lists += [node.entry for node in step.entered]

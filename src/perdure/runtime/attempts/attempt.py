@@ -33,7 +33,7 @@ from perdure.runtime.attempts import verdict
 from perdure.runtime.attempts.circuits import Circuits
 from perdure.runtime.attempts.processes import Processes
 from perdure.runtime.attempts.slots import ActionSlots, Crowded
-from perdure.runtime.secrets import Revealed, watch
+from perdure.runtime.secrets.watching import Revealed, watch
 from perdure.runtime.settings import Settings
 
 #: Failures that say nothing about the service behind an action.

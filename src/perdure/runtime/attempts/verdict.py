@@ -17,7 +17,7 @@ from perdure.core.records import tenant_of
 from perdure.core.retry import left_alone
 from perdure.errors import InvalidValue, LimitReached
 from perdure.flows.action import Action
-from perdure.runtime.secrets import watch
+from perdure.runtime.secrets.watching import watch
 
 
 def succeeded(asked: Asked, result: Raw, began: int) -> ev.ActionSettled:

@@ -42,8 +42,8 @@ from perdure.runtime.definitions.published import (
     read_act,
     sealed,
 )
-from perdure.runtime.definitions.vouching import missing
 from perdure.runtime.managing.publishing import Decide, Deed, Desk, Ledger
+from perdure.runtime.secrets.vouching import missing
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure

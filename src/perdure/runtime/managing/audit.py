@@ -24,7 +24,7 @@ from perdure.core.records import Head, id_of, key_of
 from perdure.core.view import moment
 from perdure.errors import OutcomeUnknown
 from perdure.runtime.callers import finding
-from perdure.runtime.secrets import watch
+from perdure.runtime.secrets.watching import watch
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure

@@ -16,11 +16,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.codec import encode
-from perdure.core.durations import Duration, micros, show
+from perdure.core.durations import Duration, micros
 from perdure.core.records import ENDED, Head, Query, id_of, key_of
 from perdure.errors import (
     ExecutionEnded,
@@ -32,7 +32,6 @@ from perdure.errors import (
     NotRegistered,
     UsageError,
 )
-from perdure.flows.cron import from_micros, zone
 from perdure.flows.described import Described
 from perdure.flows.schedule import (
     SCHEDULE,
@@ -51,6 +50,7 @@ from perdure.flows.schedule import (
 from perdure.runtime.callers import showing
 from perdure.runtime.checks import checked_id
 from perdure.runtime.managing import timetables
+from perdure.runtime.managing.scheduled import Schedule, told
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -60,43 +60,6 @@ _PAGE = 500
 #: Bytes: a schedule with its arguments is in its log once for each fire.
 LARGEST = 100_000
 _DAY = 86_400_000_000
-
-
-class Fired(Struct, frozen=True, omit_defaults=True):
-    """What became of one time: the `id` of its execution; `fate` is started, skipped or failed."""
-
-    id: str
-    at: datetime
-    fate: Fate
-    reason: str = ""
-
-
-class Schedule(Struct, frozen=True):
-    """A schedule as it stands. `pending` counts what is wished of it and no worker has seen yet."""
-
-    name: str
-    workflow: str
-    args: list[Any]
-    version: int | None
-    cron: str
-    every: str
-    at: list[datetime]
-    timezone: str
-    start: datetime
-    end: datetime | None
-    overlap: Overlap
-    catch_up: CatchUp
-    jitter: str
-    note: str
-    paused: bool
-    ended: bool
-    next: datetime | None
-    started: int
-    skipped: int
-    failed: int
-    recent: list[Fired]
-    pending: int
-    created_at: datetime
 
 
 class Schedules:
@@ -291,7 +254,7 @@ class Schedules:
         return msgspec.json.decode(await showing.shown(self._app.store, head), type=Shown)
 
     async def _told(self, head: Head) -> Schedule:
-        return _told(head, await self._shown(head))
+        return told(head, await self._shown(head))
 
     async def _newest(self, name: str, home: str) -> Head | None:
         """The latest schedule of this name; those before it have ended."""
@@ -373,33 +336,3 @@ def _same(there: Spec, asked: Spec, anchored: bool) -> bool:
     times = asked.times if anchored else structs.replace(asked.times, start=there.times.start)
     known = structs.replace(asked.target, known=there.target.known)
     return there == structs.replace(asked, times=times, target=known)
-
-
-def _told(head: Head, shown: Shown) -> Schedule:
-    spec, place, times = shown.spec, shown.place, shown.spec.times
-    where, ended = zone(times.timezone), head.status in ENDED
-    return Schedule(
-        name=spec.name,
-        workflow=spec.target.workflow,
-        args=spec.target.args,
-        version=spec.target.version,
-        cron=times.cron,
-        every=show(times.every) if times.every else "",
-        at=[from_micros(one).astimezone(where) for one in times.at],
-        timezone=times.timezone,
-        start=from_micros(times.start),
-        end=None if times.end is None else from_micros(times.end),
-        overlap=spec.overlap,
-        catch_up=spec.catch_up,
-        jitter=show(spec.jitter) if spec.jitter else "",
-        note=spec.note,
-        paused=place.paused,
-        ended=ended,
-        next=None if ended or shown.next is None else from_micros(shown.next).astimezone(where),
-        started=place.started,
-        skipped=place.skipped,
-        failed=place.failed,
-        recent=[Fired(one.id, from_micros(one.at), one.fate, one.reason) for one in place.recent],
-        pending=head.mail,
-        created_at=from_micros(head.started_at),
-    )

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import msgspec
 
 from perdure.flows.current import attempt
-from perdure.runtime.secrets import watch
+from perdure.runtime.secrets.watching import watch
 from perdure.runtime.settings import Settings
 
 CONTEXT = ("tenant", "execution", "version", "worker")

@@ -13,20 +13,21 @@ import msgspec
 
 from perdure.core import signing
 from perdure.core.callbacks import Callback, Ended, message_id, told
-from perdure.core.cloudevents import CloudEvent, structured
+from perdure.core.cloudevents import STRUCTURED, CloudEvent, of
 from perdure.core.records import tenant_of
 from perdure.core.retry import Retry
-from perdure.errors import External, OutboundRefused, Permanent, UsageError
+from perdure.errors import External, OutboundRefused, Permanent, SecretNotFound, Transient, UsageError
 from perdure.flows.action import action
 from perdure.flows.current import this_attempt
+from perdure.flows.secret import Secret
 from perdure.ports import Store
 from perdure.runtime.clock import Clock
-from perdure.runtime.references import Resolves
+from perdure.runtime.secrets.sources import Secrets
 from perdure.runtime.web.outbound import Outbound, Reply
 from perdure.runtime.web.sinks import Sink
 
 _RETRY = Retry(attempts=0, first="1s", factor=3, cap="1h", elapsed="24h")
-_HEADERS = {"content-type": "application/cloudevents+json", "user-agent": "perdure"}
+_HEADERS = {"content-type": STRUCTURED, "user-agent": "perdure"}
 
 
 class House(Protocol):
@@ -35,7 +36,7 @@ class House(Protocol):
     store: Store
     clock: Clock
     outbound: Outbound
-    references: Resolves
+    secrets: Secrets
     tenant: str
 
 
@@ -45,10 +46,10 @@ async def call_back(callback: Callback, ended: Ended) -> int:
     return await this_attempt("call_back()").client.call_back(callback, ended)
 
 
-def check(house: House, callback: Callback, tenant: str) -> Callback:
+def check(house: House, callback: Callback) -> Callback:
     """Refuse a callback that cannot work, before anything is started."""
     house.outbound.check(callback.url)
-    house.references.check(callback.secret, tenant)
+    Secret(callback.secret)  # refuses what is no reference; whether it leads anywhere is seen at the call
     if not callback.events:
         raise UsageError("a callback without events would never be called: name some, or leave events out")
     return callback
@@ -59,24 +60,28 @@ async def tell(house: House, callback: Callback, ended: Ended) -> int:
     head = await house.store.head(ended.key)
     result = None if head is None or head.result is None else msgspec.json.decode(head.result)
     event = told(ended, result)
-    secret = house.references.resolve(callback.secret, tenant_of(ended.key))
+    try:
+        secret = await house.secrets.resolve(tenant_of(ended.key), callback.secret)
+    except SecretNotFound as error:
+        # Nobody waits for this action, so it can wait for whoever puts the secret there.
+        raise Transient(str(error)) from error
     return await _post(house, callback.url, secret, event.id, event)
 
 
 def webhook_sink(house: House, url: str, *, secret: str) -> Sink:
-    """A sink that posts what workflows emit, signed: `app.sink(webhook_sink(app, "https://…", secret="env:HOOK"))`."""
+    """A sink that posts what workflows emit, signed: `app.sink(webhook_sink(app, url, secret="secret://hook"))`."""
     house.outbound.check(url)
-    house.references.check(secret, house.tenant)
+    reference = Secret(secret).reference
 
     async def post(event: CloudEvent) -> None:
-        found = house.references.resolve(secret, house.tenant)
+        found = await house.secrets.resolve(house.tenant, reference)
         await _post(house, url, found, message_id("event", event.source, event.id), event)
 
     return post
 
 
 async def _post(house: House, url: str, secret: str, id: str, event: CloudEvent) -> int:
-    body = structured(event)
+    body = msgspec.json.encode(of(event).document())
     signature = signing.sign([secret], id, house.clock.now() // 1_000_000, body)
     reply = await house.outbound.request("POST", url, _HEADERS, body, signature=signature)
     if 200 <= reply.status < 300:

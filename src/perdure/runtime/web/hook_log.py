@@ -26,7 +26,7 @@ _PLACE = "hook/"
 _RECEIVED = ev.NUMBERS[ev.EventReceived]
 
 
-class Starting(Struct, frozen=True, tag="start", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
+class HookStart(Struct, frozen=True, tag="start", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
     """Start a workflow. `input` and `id` are jq on the body; without an `id` it follows from that of the call."""
 
     workflow: str
@@ -35,7 +35,7 @@ class Starting(Struct, frozen=True, tag="start", tag_field="do", forbid_unknown_
     version: int | None = None
 
 
-class Sending(Struct, frozen=True, tag="send", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
+class HookSend(Struct, frozen=True, tag="send", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
     """Send an event. `execution` and `payload` are jq on the body; the first gives the id of an execution."""
 
     event: str
@@ -43,7 +43,7 @@ class Sending(Struct, frozen=True, tag="send", tag_field="do", forbid_unknown_fi
     payload: str = "."
 
 
-class Routing(Struct, frozen=True, tag="route", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
+class HookRoute(Struct, frozen=True, tag="route", tag_field="do", forbid_unknown_fields=True, omit_defaults=True):
     """Make a CloudEvent of the call, for whoever listens. Its id is that of the call.
 
     `data` is jq on the body. `type` and `source` are texts, or `${ … }` with jq on the body; without a `source` it is
@@ -56,7 +56,7 @@ class Routing(Struct, frozen=True, tag="route", tag_field="do", forbid_unknown_f
 
 
 #: What a webhook does with a call.
-Does: TypeAlias = Starting | Sending | Routing
+Does: TypeAlias = HookStart | HookSend | HookRoute
 
 
 class HookAct(Struct, frozen=True, omit_defaults=True):

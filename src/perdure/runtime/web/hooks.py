@@ -1,6 +1,6 @@
 """`Hooks`: webhooks, made, listed, rotated, revoked; and what happens when one is called.
 
-    await app.hooks.create("github", Starting("build", id=".delivery"), kind="github", secret="env:GITHUB")
+    await app.hooks.create("github", HookStart("build", id=".delivery"), kind="github", secret="secret://gh")
     await app.hooks.receive("default", "github", headers, body)
 
 Rules kept here: the signature is the credential, so nothing is read from a body before it is proven; whoever has not
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -24,12 +25,31 @@ from perdure.core.codec import digest
 from perdure.core.durations import Duration, micros
 from perdure.core.signing import Kind
 from perdure.core.view import moment
-from perdure.errors import ExpressionError, HookNotFound, InvalidValue, KeyShredded, Unauthenticated, UsageError
+from perdure.errors import (
+    AccessUnavailable,
+    ExpressionError,
+    HookNotFound,
+    InvalidValue,
+    KeyShredded,
+    Unauthenticated,
+    UsageError,
+)
+from perdure.flows.secret import Secret
 from perdure.runtime.callers.routing import Routed
 from perdure.runtime.checks import checked_tenant
 from perdure.runtime.managing.publishing import Decide, Deed
 from perdure.runtime.managing.registers import Change, Recent, Register
-from perdure.runtime.web.hook_log import HOOK, LEDGER, Does, HookAct, Record, Routing, Sending, Starting, key_of_hook
+from perdure.runtime.web.hook_log import (
+    HOOK,
+    LEDGER,
+    Does,
+    HookAct,
+    HookRoute,
+    HookSend,
+    HookStart,
+    Record,
+    key_of_hook,
+)
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -39,6 +59,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _UNKNOWN = "there is no such webhook, or the signature of the call is not valid"
 #: What the signature of a call to nothing is compared with.
 _NOBODY = "nobody knows this secret, and nothing is signed with it"
+#: Looked for when the webhook is none, so that others do not learn from the time it takes which there are.
+_NOWHERE = "secret://perdure-no-such-webhook"
 
 
 class Hook(Struct, frozen=True):
@@ -100,13 +122,13 @@ class Hooks:
             raise InvalidValue(f"{name[:80]!r} cannot be the name of a webhook: it takes letters, digits, _ and -")
         if kind not in signing.KINDS:
             raise InvalidValue(f"{kind!r} is no kind of signature: {', '.join(signing.KINDS)} are")
-        self._app.references.check(secret, home)
+        reference = Secret(secret).reference
         _check(does)
 
         def decide(record: Record) -> Deed | None:
             if record.active:
                 raise UsageError(f"there is a webhook {name!r} already: revoke it first, or choose another name")
-            return Deed("created", HookAct(name, kind, secret, does))
+            return Deed("created", HookAct(name, kind, reference, does))
 
         return self._told(home, await self._write(home, name, decide, by))
 
@@ -116,13 +138,13 @@ class Hooks:
         """Let calls be signed with another secret; the one before is good for the time of the overlap."""
         home = self._app._tenant(tenant)
         await self.get(name, tenant=home)
-        self._app.references.check(secret, home)
+        reference = Secret(secret).reference
         until = self._app.clock.now() + micros(overlap)
 
         def decide(record: Record) -> Deed | None:
             if not record.active:
                 raise UsageError(f"the webhook {name!r} was revoked: create it anew")
-            return None if record.secret == secret else Deed("rotated", HookAct(secret=secret, overlap=until))
+            return None if record.secret == reference else Deed("rotated", HookAct(secret=reference, overlap=until))
 
         return self._told(home, await self._write(home, name, decide, by))
 
@@ -162,7 +184,7 @@ class Hooks:
         """What is to be done, and the id of the call; looked up anew if it does not fit what is in mind."""
         key = _key(tenant, name)
         known = self._recent.get(key)
-        if known is not None and (found := self._verify(tenant, known, headers, body)) is not None:
+        if known is not None and (found := await self._verify(tenant, known, headers, body)) is not None:
             return found
         read_at = self._recent.clock()
         try:
@@ -170,14 +192,16 @@ class Hooks:
         except KeyShredded:
             record = Record()  # nobody can prove anything any more
         self._recent.keep(key, read_at, record)
-        if (found := self._verify(tenant, record, headers, body)) is None:
+        if (found := await self._verify(tenant, record, headers, body)) is None:
             raise Unauthenticated(_UNKNOWN)
         return found
 
-    def _verify(self, tenant: str, record: Record, headers: Mapping[str, str], body: bytes) -> tuple[Does, str] | None:
+    async def _verify(
+        self, tenant: str, record: Record, headers: Mapping[str, str], body: bytes
+    ) -> tuple[Does, str] | None:
         """A webhook that does not exist has a secret as well, which nothing is signed with: that takes as long."""
         app = self._app
-        secrets = self._secrets(tenant, record) if record.active else []
+        secrets = await self._secrets(tenant, record) if record.active else await self._no_secrets()
         now, window = app.clock.now() / 1e6, app.settings.webhook_window
         id = signing.verify(record.kind, secrets or [_NOBODY], headers, body, now, window)
         return None if id is None or record.does is None or not secrets else (record.does, id)
@@ -187,32 +211,48 @@ class Hooks:
         app, by = self._app, f"{HOOK}{name}"
         chosen = f"hook-{digest(tenant, name, id)[:40]}"
         match does:
-            case Starting():
+            case HookStart():
                 wanted = _text(does.id, body) if does.id else chosen
                 input = jq.compile(does.input).one(body)
                 run = await app.start_by_name(
                     does.workflow, [input], version=does.version, id=wanted, tenant=tenant, by=by
                 )
                 return Receipt(id, run.id)
-            case Sending():
+            case HookSend():
                 execution = _text(does.execution, body)
                 payload = jq.compile(does.payload).one(body)
                 await app.send(execution, does.event, payload, event_id=chosen, by=by, tenant=tenant)
                 return Receipt(id, execution)
-            case Routing():
+            case HookRoute():
                 made = _cloud(tenant, name, does, id, body)
                 return Receipt(id, routed=await app.route(made, by=by, tenant=tenant))
             case _:
                 assert_never(does)
 
-    def _secrets(self, tenant: str, record: Record) -> list[str]:
+    async def _secrets(self, tenant: str, record: Record) -> list[str]:
         found: list[str] = []
         for reference in record.secrets(self._app.clock.now()):
             try:
-                found.append(self._app.references.resolve(reference, tenant))
+                found.append(await self._resolve(tenant, reference))
             except UsageError as error:
                 log.error("calls of the webhook %s of %s cannot be checked: %s", record.name, tenant, error)
         return found
+
+    async def _no_secrets(self) -> list[str]:
+        """Look for one that nobody has. A stranger does not choose what is looked for, nor for which tenant."""
+        with suppress(UsageError):
+            await self._resolve(self._app.tenant, _NOWHERE)
+        return []
+
+    async def _resolve(self, tenant: str, reference: str) -> str:
+        """The secret; AccessUnavailable where it cannot be told now whether there is one."""
+        try:
+            return await self._app.secrets.resolve(tenant, reference)
+        except UsageError:
+            raise
+        except Exception as error:
+            log.warning("secrets cannot be looked for now, so calls of webhooks are not checked: %s", error)
+            raise AccessUnavailable("the signature of the call cannot be checked at the moment: try again") from error
 
     async def _write(self, tenant: str, name: str, decide: Decide[Record], by: str) -> Record:
         key = key_of_hook(tenant, name)
@@ -261,11 +301,11 @@ def _key(tenant: str, name: str) -> str:
 def _check(does: Does) -> None:
     """Refuse expressions that cannot be read, and what can never be an event."""
     match does:
-        case Starting():
+        case HookStart():
             texts = [does.input, does.id or "."]
-        case Sending():
+        case HookSend():
             texts = [does.execution, does.payload]
-        case Routing():
+        case HookRoute():
             if not does.type:
                 raise InvalidValue("an event has a type: give one, as order.paid, or an expression on the body")
             texts = [does.data, *(jq.expression(one) for one in (does.type, does.source) if jq.is_expression(one))]
@@ -275,7 +315,7 @@ def _check(does: Does) -> None:
         jq.compile(text)
 
 
-def _cloud(tenant: str, name: str, does: Routing, id: str, body: Any) -> dict[str, Any]:
+def _cloud(tenant: str, name: str, does: HookRoute, id: str, body: Any) -> dict[str, Any]:
     """The event that a call becomes: always the same, so a call that comes twice is one event."""
     return {
         "specversion": cloudevents.SPEC,

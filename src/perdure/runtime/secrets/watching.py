@@ -1,104 +1,28 @@
-"""Secrets: where they are found, and how they are kept out of everything that is written.
+"""Values that were revealed, and how they are kept out of everything that is written.
 
-Rules kept here: a secret belongs to a tenant, so an execution can never name that of another; the environment has those
-of the application's own tenant only; who has revealed a value is watched from then on: it becomes *** in errors,
-heartbeats and log lines, and a result that has it verbatim is refused. Nothing here keeps a value out of places that
-the engine does not write: what an action prints or sends is its own affair.
+Rules kept here: a value that was revealed is watched from then on: it becomes *** in errors, heartbeats and log lines,
+and a result that has it verbatim is refused. Nothing here keeps a value out of places that the engine does not write:
+what an action prints or sends is its own affair.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote, quote_plus
 
 import msgspec
 from msgspec import Raw, structs
 
 from perdure.core.events import NULL, Error
-from perdure.errors import SecretExposed, SecretNotFound, SettingsError, UsageError
+from perdure.errors import SecretExposed
 
-#: Finds the value of a tenant's secret, or None. Called in a thread; what it raises fails the attempt like any error.
-Source: TypeAlias = Callable[[str, str], str | None]
-VARIABLE = "PERDURE_SECRET_"
 HIDDEN = "***"
 #: A shorter value could not be told from other text.
 SHORTEST = 4
 #: Values that a process has in mind for one tenant; tokens that live for an hour should not pile up.
 KEPT = 100
-
-
-class Secrets:
-    """The secrets that one application can find."""
-
-    def __init__(self, setting: str, tenant: str, given: Source | None = None) -> None:
-        self._sources = [given] if given is not None else [source_of(one, tenant) for one in setting.split(",")]
-
-    def find(self, tenant: str, name: str) -> str:
-        """The value, from the first source that has it."""
-        for source in self._sources:
-            value = source(tenant, name)
-            if value is not None:
-                return _usable(value, name)
-        raise SecretNotFound(
-            f"tenant {tenant!r} has no secret {name!r} where this worker looks for it: put it there, then retry the"
-            " execution; the setting `secrets` says where"
-        )
-
-
-def source_of(said: str, tenant: str, environ: Mapping[str, str] | None = None) -> Source:
-    """The source that a setting names; `tenant` is the application's own."""
-    said = said.strip()
-    if said == "env:":
-        return from_environment(tenant, os.environ if environ is None else environ)
-    if not said or ":" in said:
-        raise SettingsError(f"secrets cannot be found at {said!r}: write env:, or the path of a directory")
-    return from_directory(tenant, Path(said))
-
-
-def from_environment(own: str, environ: Mapping[str, str]) -> Source:
-    """`stripe-key` is PERDURE_SECRET_STRIPE_KEY; only for the application's own tenant."""
-
-    def find(tenant: str, name: str) -> str | None:
-        return environ.get(variable_of(name)) if tenant == own else None
-
-    return find
-
-
-def from_directory(own: str, directory: Path) -> Source:
-    """One file for each, as Kubernetes mounts them; those of another tenant are in a directory of its name."""
-
-    def find(tenant: str, name: str) -> str | None:
-        places = [directory / tenant / name, *([directory / name] if tenant == own else [])]
-        for place in places:
-            if place.is_file():
-                return place.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-        return None
-
-    return find
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a secret.
-
-    >>> variable_of("stripe.live-key")
-    'PERDURE_SECRET_STRIPE_LIVE_KEY'
-    """
-    return VARIABLE + re.sub(r"[.-]", "_", name).upper()
-
-
-def _usable(value: str, name: str) -> str:
-    if len(value) < SHORTEST:
-        raise UsageError(
-            f"the secret {name!r} has fewer than {SHORTEST} characters: it could not be told from other text, and so"
-            " not be kept out of the log"
-        )
-    return value
 
 
 class Revealed:
