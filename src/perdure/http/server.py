@@ -21,7 +21,7 @@ from perdure.http.bodies import reader, taken
 from perdure.http.dispatch import Dispatch, Endpoint
 from perdure.http.edge import ROUTE, Edge, response_of
 from perdure.http.gate import Asks, Gate
-from perdure.http.problems import Refused
+from perdure.http.problems import Refused, misshapen
 from perdure.http.route import Answer, Call, Nothing, Read, Route
 from perdure.http.site import Site
 from perdure.runtime.app import Perdure
@@ -79,7 +79,10 @@ def _query(route: Route, request: Request) -> Any:
     several = request.query_params.multi_items()
     if len({name for name, _ in several}) < len(several):
         raise Refused(400, "Repeated Parameter", "a parameter is given twice")
-    return msgspec.convert(_nested(several), route.query, strict=False)
+    try:
+        return msgspec.convert(_nested(several), route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise misshapen(error) from error
 
 
 def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:
