@@ -427,6 +427,18 @@ def test_the_same_idempotency_key_of_two_tenants_is_two_keys(url: str, tmp_path:
     between(test, url, tmp_path)
 
 
+def test_what_comes_near_an_unknown_workflow_is_never_anothers(url: str, tmp_path: Path) -> None:
+    async def main(estate: Estate) -> None:
+        door, wrong = estate.door, {"workflow": "canary-dor"}
+        answer = await door("POST", "/v1/executions", wrong)
+        assert answer.status_code == 404
+        blank(answer, "canary-dor")
+        door.who = OWNER
+        assert "did you mean canary-door?" in (await door("POST", "/v1/executions", wrong)).json()["detail"]
+
+    between(main, url, tmp_path)
+
+
 def test_every_route_that_writes_is_tried_by_a_stranger() -> None:
     """What is neither about something in its path nor in the tests above would be forgotten."""
     tried = {

@@ -40,6 +40,7 @@ from perdure.runtime.callers.workflows import Workflows
 from perdure.runtime.callers.writing import Writes
 from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
+from perdure.runtime.definitions.catalog import Catalog
 from perdure.runtime.definitions.definitions import Definitions
 from perdure.runtime.definitions.published import Published
 from perdure.runtime.external.external import ExternalTasks
@@ -131,11 +132,12 @@ class Perdure:
         self._ends = Ends(self.settings.grace)
         self._listener = Listener(self.stream, self._ends)
         self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
-        self._workflows = Workflows(self.store, self.states, self.published, self.open)
+        catalog = Catalog(self.store)
+        self._workflows = Workflows(self.store, self.states, self.published, catalog, self.open)
         most = self.settings.payload_bytes
         self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most)
         self._sends = Sends(self._writes, self._workflows, self.store, most)
-        self._router = Router(self.store, self.published, self._starts, self._sends, self._writes, self.clock)
+        self._router = Router(self.store, self.published, catalog, self._starts, self._sends, self._writes, self.clock)
         self._sinks: Sinks = getattr(self, "_sinks", None) or Sinks()  # kept when it is connected anew
 
     # Opening and closing.

@@ -14,10 +14,11 @@ from perdure.core.records import PUBLISHED
 from perdure.core.view import State
 from perdure.errors import NotRegistered, UsageError
 from perdure.flows.described import Described
-from perdure.flows.registry import registry
+from perdure.flows.registry import near, registry, wanted
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.callers.states import States
+from perdure.runtime.definitions.catalog import Catalog
 from perdure.runtime.definitions.published import Published, ref_of
 
 #: Executions whose workflow is kept in mind.
@@ -27,8 +28,16 @@ _REMEMBERED = 10_000
 class Workflows:
     """`open` connects, if that has not happened yet: only what was published needs the store."""
 
-    def __init__(self, store: Store, states: States, published: Published, open: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        states: States,
+        published: Published,
+        catalog: Catalog,
+        open: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
+        self._catalog = catalog
         self._states = states
         self._published = published
         self._open = open
@@ -45,11 +54,20 @@ class Workflows:
             raise UsageError("start() takes a workflow: decorate the function with @workflow; or a name")
         try:
             return registry.workflow(workflow, version)
-        except NotRegistered as error:
+        except NotRegistered:
             await self._open()
             if (published := await self._published.named(tenant, workflow, version)) is None:
-                raise NotRegistered(f"{error}; and no such definition was published for tenant {tenant!r}") from None
+                raise await self._unknown(workflow, version, tenant) from None
             return published
+
+    async def _unknown(self, name: str, version: int | None, tenant: str) -> NotRegistered:
+        """What there is instead, in the code and of this tenant's own."""
+        versions = [f"{one.name}@{one.version}" for one in registry.workflows()]
+        versions += [str(ref) for ref in await self._catalog.of(tenant)]
+        return NotRegistered(
+            f"this process has no workflow {wanted(name, version)}, and no such definition was published for tenant"
+            f" {tenant!r}{near(name, versions)}"
+        )
 
     async def definition(self, key: str) -> str:
         """Which workflow an execution runs, as far as that is in mind, or else now; empty if there is none."""
