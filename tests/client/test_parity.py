@@ -51,6 +51,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
                 "deliver",
                 "call_back",
                 "described",
+                "running",
                 "fork",
                 "news",
                 "no_news",

@@ -46,7 +46,7 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
         callback=body.callback,
     )
     if await settled(call, run, call.query.wait):
-        return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
+        return Answer(await forms.shown(call.app, await run.head()), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
@@ -65,13 +65,13 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
         cursor=query.cursor,
         tenant=call.tenant,
     )
-    return Answer(forms.page(found))
+    return Answer(await forms.page(call.app, found))
 
 
 @routes("GET", "/v1/executions/{id}", "read", answers={200: forms.ExecutionOut})
 async def get(call: Call[Nothing, Nothing]) -> Answer:
     """Get an execution in short."""
-    return Answer(forms.shown(await run_of(call).head()))
+    return Answer(await forms.shown(call.app, await run_of(call).head()))
 
 
 @routes("GET", "/v1/executions/{id}/state", "read", query=forms.StateQuery, answers={200: forms.StateOut})
@@ -200,4 +200,4 @@ async def migrate(call: Call[forms.ResultQuery, forms.MigrateIn]) -> Answer:
         await run.migrate(call.body.version, by=call.caller.user, timeout=seconds_of(call.query.wait or "10s"))
     except TimeoutError:
         return Answer(forms.StartedOut(run.id), 202)
-    return Answer(forms.shown(await run.head()))
+    return Answer(await forms.shown(call.app, await run.head()))

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
 from perdure.core.view import Entry, moment
-from perdure.runtime.app import Page
+from perdure.runtime.app import Page, Perdure
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Wait = Annotated[str, Meta(description="A duration, as `5s` or `PT5S`; at most 60 seconds.")]
@@ -61,7 +61,7 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
 
     id: str
     workflow: str
-    definition: str
+    definition: Annotated[str, Meta(description="What it runs now.")]
     status: ShownStatus
     version: int
     queue: str
@@ -72,6 +72,7 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
     parent: str | None = None
     lane: str | None = None
     mail: int = 0
+    began_as: Annotated[str | None, Meta(description="What it began with, if it was migrated since.")] = None
 
 
 class ExecutionsOut(Struct, frozen=True):
@@ -174,11 +175,12 @@ class StartedOut(Struct, frozen=True):
     id: str
 
 
-def shown(head: Head) -> ExecutionOut:
+async def shown(app: Perdure, head: Head) -> ExecutionOut:
+    running = await app.running(head)
     return ExecutionOut(
         id_of(head.key),
         head.workflow,
-        head.definition,
+        running,
         head.shown,
         head.version,
         head.queue,
@@ -189,11 +191,12 @@ def shown(head: Head) -> ExecutionOut:
         None if head.parent is None else id_of(head.parent),
         head.lane,
         head.mail,
+        None if running == head.definition else head.definition,
     )
 
 
-def page(found: Page) -> ExecutionsOut:
-    return ExecutionsOut([shown(head) for head in found.heads], found.next)
+async def page(app: Perdure, found: Page) -> ExecutionsOut:
+    return ExecutionsOut([await shown(app, head) for head in found.heads], found.next)
 
 
 def _json(raw: bytes | None) -> Any:

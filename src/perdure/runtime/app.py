@@ -21,7 +21,7 @@ from perdure.core.callbacks import Callback, Ended
 from perdure.core.cloudevents import CloudEvent, Envelope
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import End, Row, ShownStatus, key_of
+from perdure.core.records import End, Head, Row, ShownStatus, key_of
 from perdure.core.view import State
 from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.described import Described
@@ -455,6 +455,10 @@ class Perdure:
     async def described(self, key: str, state: State) -> Described:
         """The definition of an execution, if it is data."""
         return await self._workflows.described(key, state)
+
+    async def running(self, head: Head) -> str:
+        """Which definition an execution runs now: a published one may have gone on with another version."""
+        return await self._workflows.running(head)
 
     # Locks.
 

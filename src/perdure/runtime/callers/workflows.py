@@ -10,16 +10,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from perdure.core.records import PUBLISHED
+from perdure.core.records import PUBLISHED, Head, definition_of
 from perdure.core.view import State
-from perdure.errors import NotRegistered, UsageError
+from perdure.errors import KeyringError, NotRegistered, UsageError
 from perdure.flows.described import Described
 from perdure.flows.registry import near, registry, wanted
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.callers.states import States
 from perdure.runtime.definitions.catalog import Catalog
-from perdure.runtime.definitions.published import Published, ref_of
+from perdure.runtime.definitions.published import Published, ref_in, ref_of
 
 #: Executions whose workflow is kept in mind.
 _REMEMBERED = 10_000
@@ -42,6 +42,7 @@ class Workflows:
         self._published = published
         self._open = open
         self._known: OrderedDict[str, str] = OrderedDict()
+        self._checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     async def wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
         """The workflow itself, or that of a name: in this process, or else published."""
@@ -82,6 +83,24 @@ class Workflows:
     async def current(self, key: str, definition: str) -> str:
         """What was published may have been replaced by another version since it began; only the log knows."""
         return (await self._states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
+
+    async def running(self, head: Head) -> str:
+        """The same for a head, which tells where its newest checkpoint is: only there a version can change."""
+        if head.base == 1 or not head.definition.startswith(PUBLISHED):
+            return head.definition
+        place = head.key, head.base
+        if (known := self._checkpoints.get(place)) is not None:
+            return known
+        try:
+            ref = ref_in(head.key, await self._store.read(head.key, head.base - 1, head.base, 1))
+        except KeyringError:
+            ref = None  # one that cannot be read must not fail its neighbours in a list
+        if ref is None:
+            return head.definition
+        known = self._checkpoints[place] = definition_of(ref.name, ref.version, ref.hash)
+        while len(self._checkpoints) > _REMEMBERED:
+            self._checkpoints.popitem(last=False)
+        return known
 
     async def declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
         """The workflow of a definition, if this process has it or can read it."""
