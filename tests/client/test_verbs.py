@@ -73,6 +73,16 @@ async def shipment(order: dict[str, Any]) -> Any:
     return await event("verbs.paid")
 
 
+@workflow(name="verbs-fails")
+async def fails() -> None:
+    raise ValueError("as always")
+
+
+@workflow(name="verbs-hangs")
+async def hangs() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
 @action(name="verbs.charge", external=True, queue="verbs-node", retries=Retry(attempts=2, first="10ms"))
 async def charge(card: str) -> int: ...  # type: ignore[empty-body]
 
@@ -486,6 +496,35 @@ def test_a_lost_answer_does_nothing_twice() -> None:
         assert len((await ann.find(workflow="verbs-wait")).executions) == len(await ann.bulk.list()) == len(sent) == 1
 
     run(main)
+
+
+def test_a_lost_answer_makes_no_second_copy() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        done = await ann.start(fails, id="f")
+        await done.until("failed", timeout="10s")
+        retried = await (await place.client(transport=Flaky(1))).get("f").retry(reason="perhaps")
+        forked = await (await place.client(transport=Flaky(1))).get("f").fork(at=1)
+        assert {one.id for one in (await ann.find(workflow="verbs-fails")).executions} == {"f", retried.id, forked.id}
+
+    run(main)
+
+
+def test_a_lost_answer_redrives_what_is_stuck_once() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        one = await ann.start(hangs, id="s")
+        await one.until("stuck", timeout="10s")
+        flaky = Flaky(1)
+        again = await (await place.client(transport=flaky)).get("s").retry()
+        assert (again.id, flaky.losses) == ("s", 0)
+        await until(lambda: _is_stuck_again(one))
+        assert [entry.type for entry in await one.log()].count("Redriven") == 1
+
+    run(main)
+
+
+async def _is_stuck_again(run: RemoteRun[Any]) -> bool:
+    stuck = [entry.type for entry in await run.log()].count("Stuck") == 2
+    return stuck and not (await run.head()).mail
 
 
 @pytest.mark.parametrize("id", ["", ".", ".."])

@@ -178,6 +178,25 @@ def test_a_start_with_an_idempotency_key_is_one_start() -> None:
     served(main)
 
 
+def test_a_fork_and_a_retry_with_an_idempotency_key_make_one_copy_each() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-fails", "x1", args=[])
+        await door("GET", "/v1/executions/x1/result?wait=10s")
+        for what in ("fork", "retry"):
+            path = f"/v1/executions/x1/{what}"
+            first, again = [await door("POST", path, {}, idempotency_key="k1") for _ in range(2)]
+            assert first.status_code == again.status_code == 202
+            assert first.json() == again.json()
+            other = await door("POST", path, {}, idempotency_key="k2")
+            named = await door("POST", path, {"id": f"own-{what}"}, idempotency_key="k2")
+            assert named.json() == {"id": f"own-{what}"} != other.json()
+        problem(await door("POST", "/v1/executions/x1/fork", {"at": 1}, idempotency_key="k1"), 409, "execution-exists")
+        found = (await door("GET", "/v1/executions?workflow=http-fails")).json()["executions"]
+        assert len(found) == 7
+
+    served(main)
+
+
 def test_executions_are_listed_page_by_page() -> None:
     async def main(door: Door) -> None:
         for number in range(5):

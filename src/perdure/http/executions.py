@@ -163,21 +163,30 @@ async def cancel(call: Call[Nothing, forms.CancelIn]) -> Answer:
     return Answer(forms.StartedOut(run.id), 202)
 
 
-@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.ReasonIn, answers={202: forms.StartedOut})
-async def retry(call: Call[Nothing, forms.ReasonIn]) -> Answer:
-    """Try again from where it failed or got stuck; gives the execution that does."""
-    run = await run_of(call).retry(reason=call.body.reason, by=call.caller.user)
+@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.RetryIn, answers={202: forms.StartedOut})
+async def retry(call: Call[Nothing, forms.RetryIn]) -> Answer:
+    """Try again from where it failed or got stuck; gives the execution that does.
+
+    An `Idempotency-Key`, or an `id`, makes asking again harmless: one that has failed gets one copy.
+    """
+    origin = run_of(call)
+    id = call.body.id or from_idempotency_key(call, f"retry {origin.id}")
+    run = await origin.retry(reason=call.body.reason, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
 @routes("POST", "/v1/executions/{id}/fork", "control", body=forms.ForkIn, answers={202: forms.StartedOut})
 async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
-    """Start a new execution from a prefix of the log, with results or payloads edited by version."""
-    body = call.body
+    """Start a new execution from a prefix of the log, with results or payloads edited by version.
+
+    An `Idempotency-Key`, or an `id`, makes asking again harmless.
+    """
+    body, origin = call.body, run_of(call)
     if not all(is_version(version) for version in body.edit):
         raise UsageError('edits are by version: {"4": …}')
     edit = {int(version): value for version, value in body.edit.items()}
-    run = await run_of(call).fork(at=body.at, edit=edit, id=body.id, by=call.caller.user)
+    id = body.id or from_idempotency_key(call, f"fork {origin.id}")
+    run = await origin.fork(at=body.at, edit=edit, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 

@@ -159,6 +159,10 @@ class CancelIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
     now: bool = False
 
 
+class RetryIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
+    id: str | None = None  # of the new execution, if it takes one
+
+
 class ForkIn(Struct, frozen=True, forbid_unknown_fields=True):
     at: Annotated[int, Meta(ge=1)] | None = None
     edit: dict[str, Any] = {}  # by version

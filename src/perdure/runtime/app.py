@@ -32,6 +32,7 @@ from perdure.runtime.callers import finding
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.finding import Page
 from perdure.runtime.callers.listening import Listener
+from perdure.runtime.callers.retrying import fork_point
 from perdure.runtime.callers.routing import Routed, Router
 from perdure.runtime.callers.sending import NewEvent, Sends
 from perdure.runtime.callers.starting import Starts, forked
@@ -538,6 +539,8 @@ class Perdure:
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
+        if at is None and id is not None:
+            at = await fork_point(self.store, run, checked_id(id))
         queue, rows = await forked(run, at, edit, by)
         key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
         await self._starts.begin(await self._starts.copied(key, rows, queue))
