@@ -13,6 +13,8 @@ from msgspec import Struct
 from perdure import (
     Client,
     CloudEvent,
+    DefinitionConflict,
+    DefinitionInvalid,
     DefinitionNotFound,
     EventConflict,
     EventNotFound,
@@ -386,6 +388,49 @@ def test_definitions_are_exported_with_all_versions() -> None:
             await definitions.versions("nothing")
         with pytest.raises(DefinitionNotFound):
             await definitions.export(["nothing"])
+
+    run(main)
+
+
+def test_definitions_are_imported_by_another_tenant() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        await ann.definitions.publish(DOOR)
+        await ann.definitions.publish(PORTAL)
+        bundle, eve = await ann.definitions.export(), await place.client("globex:eve:author")
+        would = await eve.definitions.import_(bundle, dry_run=True)
+        assert await eve.definitions.list() == []
+        assert await eve.definitions.import_(bundle) == would
+        assert [(one.name, one.version, one.body) for one in would] == [
+            ("verbs-door", 1, DOOR),
+            ("verbs-door", 2, PORTAL),
+        ]
+        assert await eve.definitions.import_(bundle.encode()) == []
+        with pytest.raises(InvalidValue, match="bundle"):
+            await eve.definitions.import_("{}")
+        await (await place.client("third:joe:author")).definitions.publish(OTHER)
+        with pytest.raises(DefinitionConflict, match="nothing was imported"):
+            await (await place.client("third:joe:author")).definitions.import_(bundle)
+        with pytest.raises(NotAllowed):
+            await (await place.client("third:vic:viewer")).definitions.import_(bundle)
+
+    run(main)
+
+
+def test_a_draft_is_kept_published_and_given_up() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        definitions = ann.definitions
+        kept = await definitions.draft({**DOOR, "initial": "nowhere"})
+        assert await definitions.get("verbs-door", draft=True) == kept
+        with pytest.raises(DefinitionInvalid):
+            await definitions.publish_draft("verbs-door")
+        await definitions.draft(DOOR)
+        assert (await definitions.publish_draft("verbs-door", note="done")).version == 1
+        await definitions.draft(PORTAL)
+        await definitions.discard_draft("verbs-door")
+        with pytest.raises(DefinitionNotFound):
+            await definitions.publish_draft("verbs-door")
+        told = [one.what for one in await definitions.history("verbs-door")]
+        assert told == ["drafted", "drafted", "published", "drafted", "discarded"]
 
     run(main)
 
