@@ -126,6 +126,13 @@ class Store(Protocol):
         this key."""
         ...
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        """How many executions of a workflow a tenant has, and how many rows their logs have together.
+
+        Both only rise: the same answer twice says that nothing was written to any of them in between.
+        """
+        ...
+
     async def head(self, key: str) -> Head | None: ...
 
     async def find(self, query: Query) -> list[Head]:

@@ -51,6 +51,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
                 "deliver",
                 "call_back",
                 "described",
+                "running",
                 "fork",
                 "news",
                 "no_news",
@@ -69,9 +70,6 @@ ABSENT: dict[type[Any], dict[str, str]] = {
     },
     Definitions: {
         "examine": "`validate` of the client says it: the server has the store",
-        "draft": "the API has no route for drafts, but for reading one",
-        "publish_draft": "the API has no route for drafts, but for reading one",
-        "import_": "the API has no route for it: versions of others are brought by whoever has the store",
     },
     ExternalTasks: dict.fromkeys(("settings", "metrics", "use", "close"), _INSIDE),
     Hooks: {"receive": "others call a webhook, with a signature and without this client"},
@@ -102,6 +100,7 @@ LESS: dict[str, set[str]] = {
     "Client.lock": {"lease", "wait", "most"},  # it tells who has a lock, and takes none
     "RemoteDefinitions.validate": {"file"},  # the server sees no file
     "RemoteDefinitions.publish": {"file"},
+    "RemoteDefinitions.draft": {"file"},
     "RemoteExternalTasks.poll": {"listens"},  # the server asks by itself whether the caller is still there
 }
 #: A caller of the API makes keys and hooks; only there `roles` is what they get.

@@ -13,6 +13,8 @@ from msgspec import Struct
 from perdure import (
     Client,
     CloudEvent,
+    DefinitionConflict,
+    DefinitionInvalid,
     DefinitionNotFound,
     EventConflict,
     EventNotFound,
@@ -72,6 +74,16 @@ async def waiting(stage: str = "new") -> int:
 )
 async def shipment(order: dict[str, Any]) -> Any:
     return await event("verbs.paid")
+
+
+@workflow(name="verbs-fails")
+async def fails() -> None:
+    raise ValueError("as always")
+
+
+@workflow(name="verbs-hangs")
+async def hangs() -> None:
+    await asyncio.get_running_loop().create_future()
 
 
 @action(name="verbs.charge", external=True, queue="verbs-node", retries=Retry(attempts=2, first="10ms"))
@@ -381,6 +393,49 @@ def test_definitions_are_exported_with_all_versions() -> None:
     run(main)
 
 
+def test_definitions_are_imported_by_another_tenant() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        await ann.definitions.publish(DOOR)
+        await ann.definitions.publish(PORTAL)
+        bundle, eve = await ann.definitions.export(), await place.client("globex:eve:author")
+        would = await eve.definitions.import_(bundle, dry_run=True)
+        assert await eve.definitions.list() == []
+        assert await eve.definitions.import_(bundle) == would
+        assert [(one.name, one.version, one.body) for one in would] == [
+            ("verbs-door", 1, DOOR),
+            ("verbs-door", 2, PORTAL),
+        ]
+        assert await eve.definitions.import_(bundle.encode()) == []
+        with pytest.raises(InvalidValue, match="bundle"):
+            await eve.definitions.import_("{}")
+        await (await place.client("third:joe:author")).definitions.publish(OTHER)
+        with pytest.raises(DefinitionConflict, match="nothing was imported"):
+            await (await place.client("third:joe:author")).definitions.import_(bundle)
+        with pytest.raises(NotAllowed):
+            await (await place.client("third:vic:viewer")).definitions.import_(bundle)
+
+    run(main)
+
+
+def test_a_draft_is_kept_published_and_given_up() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        definitions = ann.definitions
+        kept = await definitions.draft({**DOOR, "initial": "nowhere"})
+        assert await definitions.get("verbs-door", draft=True) == kept
+        with pytest.raises(DefinitionInvalid):
+            await definitions.publish_draft("verbs-door")
+        await definitions.draft(DOOR)
+        assert (await definitions.publish_draft("verbs-door", note="done")).version == 1
+        await definitions.draft(PORTAL)
+        await definitions.discard_draft("verbs-door")
+        with pytest.raises(DefinitionNotFound):
+            await definitions.publish_draft("verbs-door")
+        told = [one.what for one in await definitions.history("verbs-door")]
+        assert told == ["drafted", "drafted", "published", "drafted", "discarded"]
+
+    run(main)
+
+
 # Access.
 
 
@@ -536,6 +591,35 @@ def test_a_lost_answer_does_nothing_twice() -> None:
         assert len((await ann.find(workflow="verbs-wait")).executions) == len(await ann.bulk.list()) == len(sent) == 1
 
     run(main)
+
+
+def test_a_lost_answer_makes_no_second_copy() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        done = await ann.start(fails, id="f")
+        await done.until("failed", timeout="10s")
+        retried = await (await place.client(transport=Flaky(1))).get("f").retry(reason="perhaps")
+        forked = await (await place.client(transport=Flaky(1))).get("f").fork(at=1)
+        assert {one.id for one in (await ann.find(workflow="verbs-fails")).executions} == {"f", retried.id, forked.id}
+
+    run(main)
+
+
+def test_a_lost_answer_redrives_what_is_stuck_once() -> None:
+    async def main(place: Served, ann: Client) -> None:
+        one = await ann.start(hangs, id="s")
+        await one.until("stuck", timeout="10s")
+        flaky = Flaky(1)
+        again = await (await place.client(transport=flaky)).get("s").retry()
+        assert (again.id, flaky.losses) == ("s", 0)
+        await until(lambda: _is_stuck_again(one))
+        assert [entry.type for entry in await one.log()].count("Redriven") == 1
+
+    run(main)
+
+
+async def _is_stuck_again(run: RemoteRun[Any]) -> bool:
+    stuck = [entry.type for entry in await run.log()].count("Stuck") == 2
+    return stuck and not (await run.head()).mail
 
 
 @pytest.mark.parametrize("id", ["", ".", ".."])

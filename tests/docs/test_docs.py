@@ -270,6 +270,7 @@ INTERNAL = {
         "find_secret",
         "post",
         "described",
+        "running",
         "deliver",
         "call_back",
         "fork",

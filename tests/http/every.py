@@ -89,6 +89,11 @@ SCOPES: dict[Place, Scope | None] = {
     ("GET", "/v1/keys/{id}"): "admin",
     ("POST", "/v1/keys/{id}/rotate"): "admin",
     ("POST", "/v1/keys/{id}/revoke"): "admin",
+    ("POST", "/v1/definitions/drafts"): "define",
+    ("POST", "/v1/definitions/{name}/draft/publish"): "define",
+    ("DELETE", "/v1/definitions/{name}/draft"): "define",
+    ("GET", "/v1/bundle"): "read",
+    ("POST", "/v1/bundle"): "define",
 }
 
 #: What an observer may call: where it says what is left of the answer without its data, with these parameters.
@@ -137,6 +142,9 @@ BODIES: dict[Place, Any] = {
     ("POST", "/v1/bulk"): {"act": "cancel", "all": True, "dry_run": True},
     ("POST", "/v1/keys"): {"name": "x", "roles": ["viewer"]},
     ("POST", "/v1/keys/{id}/rotate"): {},
+    ("POST", "/v1/definitions/drafts"): {"definition": {}},
+    ("POST", "/v1/definitions/{name}/draft/publish"): {},
+    ("POST", "/v1/bundle"): {"bundle": {"format": "perdure-definitions/1", "definitions": []}},
 }
 #: What must be in the query, where something must.
 QUERIES: dict[Place, str] = {("GET", "/v1/locks"): "name=nobodys"}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 
-from perdure import Listen, On, event, person, workflow
+from perdure import Listen, On, Perdure, event, person, workflow
 from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.http.api import ALL
@@ -179,6 +180,25 @@ async def definitions(town: Town) -> None:
     assert [one["by"] for one in changes] == [first, second, *ends]
 
 
+async def drafts(town: Town) -> None:
+    place, gate = "/v1/definitions/{name}", {**DOOR, "machine": "by-gate"}
+    await town("POST", "/v1/definitions/drafts", {"definition": gate})
+    by = [town.who("POST", "/v1/definitions/drafts")]
+    await town("DELETE", f"{place}/draft", None, name="by-gate")
+    await town("POST", "/v1/definitions/drafts", {"definition": gate})
+    await town("POST", f"{place}/draft/publish", {}, name="by-gate")
+    by += [town.who("DELETE", f"{place}/draft"), town.who("POST", "/v1/definitions/drafts")]
+    by.append(town.who("POST", f"{place}/draft/publish"))
+    changes = (await town.door("GET", "/v1/definitions/by-gate/history")).json()["changes"]
+    assert [one["by"] for one in changes] == by
+    async with Perdure("memory://") as elsewhere:
+        await elsewhere.definitions.publish({**DOOR, "machine": "by-hatch"})
+        bundle = await elsewhere.definitions.export()
+    await town("POST", "/v1/bundle", {"bundle": json.loads(bundle)})
+    [change] = (await town.door("GET", "/v1/definitions/by-hatch/history")).json()["changes"]
+    assert change["by"] == town.who("POST", "/v1/bundle")
+
+
 async def tasks(town: Town) -> None:
     place = "/v1/tasks/{id}"
     await town.begin("by-asks", "f", "waiting")
@@ -253,7 +273,7 @@ async def registers(town: Town) -> None:
     assert [one["by"] for one in history] == [town.who(*one) for one in acts]
 
 
-PARTS = [executions, events, what_failed, definitions, tasks, schedules, bulk, registers]
+PARTS = [executions, events, what_failed, definitions, drafts, tasks, schedules, bulk, registers]
 #: What is done by no person: workers are named in the leases, and the caller of a webhook is the webhook.
 NOBODYS = {place for place in SCOPES if place[1].startswith("/v1/external/") or place[1] == "/v1/hooks/{tenant}/{name}"}
 

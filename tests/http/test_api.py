@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 from perdure import Perdure, action, event, workflow
+from perdure.core.records import Commit, Held, Park
 from perdure.errors import Unauthenticated
 from perdure.flows.registry import registry
 from perdure.http import forms
 from perdure.http.api import ALL, api
 from perdure.http.caller import Caller, caller_of
+from perdure.runtime.definitions.published import key_of_definition
 
 
 @action(name="http.greet")
@@ -172,6 +174,25 @@ def test_a_start_with_an_idempotency_key_is_one_start() -> None:
             409,
             "execution-exists",
         )
+
+    served(main)
+
+
+def test_a_fork_and_a_retry_with_an_idempotency_key_make_one_copy_each() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-fails", "x1", args=[])
+        await door("GET", "/v1/executions/x1/result?wait=10s")
+        for what in ("fork", "retry"):
+            path = f"/v1/executions/x1/{what}"
+            first, again = [await door("POST", path, {}, idempotency_key="k1") for _ in range(2)]
+            assert first.status_code == again.status_code == 202
+            assert first.json() == again.json()
+            other = await door("POST", path, {}, idempotency_key="k2")
+            named = await door("POST", path, {"id": f"own-{what}"}, idempotency_key="k2")
+            assert named.json() == {"id": f"own-{what}"} != other.json()
+        problem(await door("POST", "/v1/executions/x1/fork", {"at": 1}, idempotency_key="k1"), 409, "execution-exists")
+        found = (await door("GET", "/v1/executions?workflow=http-fails")).json()["executions"]
+        assert len(found) == 7
 
     served(main)
 
@@ -369,6 +390,22 @@ def test_a_broken_handler_tells_an_id_and_nothing_else(monkeypatch: pytest.Monke
         told = problem(await door("GET", "/v1/executions"), 500, "internal")
         assert "12345" not in json.dumps(told)
         assert told["detail"].split()[-1] in caplog.text
+
+    served(main, working=False)
+
+
+def test_a_row_of_ours_that_cannot_be_read_is_no_mistake_of_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(door: Door) -> None:
+        await door("POST", "/v1/definitions", {"definition": MACHINE})
+        key = key_of_definition("acme", "http-door")
+        store = door.app.store
+        [held] = await store.hold([key], "vandal", 10_000_000)
+        assert isinstance(held, Held)
+        torn = Park("open", None, b'{"versions": "three"}')
+        assert await store.commit([Commit(key, held.token, [], torn)], 0) == ["ok"]
+        told = problem(await door("GET", "/v1/definitions/http-door"), 500, "internal")
+        assert "versions" not in json.dumps(told)
+        assert f"{told['detail'].split()[-1]}: a request failed" in caplog.text
 
     served(main, working=False)
 

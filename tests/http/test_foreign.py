@@ -275,6 +275,7 @@ LISTS: dict[str, list[str]] = {
     "/v1/bulk": ["", "limit=1000"],
     "/v1/workers": [""],
     "/v1/keys": [""],
+    "/v1/bundle": [""],
 }
 #: What is no list of things: counts, locks, and what belongs to the process.
 OTHERS = {"/v1/actions", "/v1/quota", "/v1/stats", "/v1/locks", "/v1/metrics"}
@@ -401,6 +402,11 @@ def test_the_same_names_in_another_tenant_are_other_things(url: str, tmp_path: P
         other = {**DOOR, "states": {"shut": {"on": {"pull": "gone"}}, "gone": {"final": True}}}
         made = await door("POST", "/v1/definitions", {"definition": other})
         assert (made.status_code, made.json()["version"]) == (201, 1)
+        kept = await door("POST", "/v1/definitions/drafts", {"definition": {**DOOR, "description": "mine"}})
+        assert (kept.status_code, kept.json()["by"]) == (201, "eve")
+        bundle = (await door("GET", "/v1/bundle")).json()
+        assert [one["body"] for one in bundle["definitions"]] == [other]
+        assert (await door("POST", "/v1/bundle", {"bundle": bundle})).status_code == 200
         assert (await door("POST", "/v1/schedules", {**DAILY, "cron": "@hourly"})).status_code == 201
         does = {"do": "start", "workflow": "far-ends"}
         assert (await door("POST", "/v1/hooks", {**HOOK, "does": does})).status_code == 201
@@ -427,6 +433,18 @@ def test_the_same_idempotency_key_of_two_tenants_is_two_keys(url: str, tmp_path:
     between(test, url, tmp_path)
 
 
+def test_what_comes_near_an_unknown_workflow_is_never_anothers(url: str, tmp_path: Path) -> None:
+    async def main(estate: Estate) -> None:
+        door, wrong = estate.door, {"workflow": "canary-dor"}
+        answer = await door("POST", "/v1/executions", wrong)
+        assert answer.status_code == 404
+        blank(answer, "canary-dor")
+        door.who = OWNER
+        assert "did you mean canary-door?" in (await door("POST", "/v1/executions", wrong)).json()["detail"]
+
+    between(main, url, tmp_path)
+
+
 def test_every_route_that_writes_is_tried_by_a_stranger() -> None:
     """What is neither about something in its path nor in the tests above would be forgotten."""
     tried = {
@@ -444,6 +462,8 @@ def test_every_route_that_writes_is_tried_by_a_stranger() -> None:
         "/v1/schedules",
         "/v1/bulk",
         "/v1/keys",  # its ids are made here, so none can be asked for
+        "/v1/definitions/drafts",
+        "/v1/bundle",
     }
     assert {place_of(one)[1] for one in ALL if one.method != "GET" and not one.names} == tried
     assert {path for method, path in BODIES if method == "POST" and "{" not in path} == tried

@@ -183,6 +183,9 @@ def test_an_execution_goes_on_with_another_version() -> None:
         await door("POST", "/v1/definitions", {"definition": machine("one", "two", "three")})
         moved = await door("POST", "/v1/executions/m1/migrate", {"version": 2})
         assert moved.status_code == 200
+        [found] = (await door("GET", "/v1/executions")).json()["executions"]
+        for told in (moved.json(), found, (await door("GET", "/v1/executions/m1")).json()):
+            assert (told["definition"], told["began_as"]) == ("published:http-line@2", "published:http-line@1")
         *_, last = [entry for entry in await door.app.get("m1", "acme").log() if entry.type == "Restarted"]
         assert (last.data["version"], last.data["by"]) == (2, "ann")
         problem(await door("POST", "/v1/executions/m1/migrate", {"version": 9}), 404, "definition-not-found")

@@ -64,6 +64,9 @@ class Broken(MemoryStore):
     async def find(self, query: Query) -> list[Head]:
         raise self.error
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        raise self.error
+
 
 def told(answer: httpx.Response, status: int, name: str, path: str) -> Problem:
     assert answer.status_code == status, answer.text

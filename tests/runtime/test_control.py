@@ -629,3 +629,35 @@ async def test_a_full_worker_still_hears_what_is_meant_for_its_own(world: World)
         await run.result(timeout=60)
     await other.send("go", 2)
     assert await other.result(timeout=60) == 2
+
+
+async def test_the_same_fork_again_is_one_fork_though_the_original_has_gone_on(world: World) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    fork = await run.fork(id="copy", by="ada")
+    await run.send("go", 1)
+    await run.result()
+    assert (await run.fork(id="copy", by="ada")).key == fork.key
+    assert len((await world.app.find(workflow="waiter")).heads) == 2
+    with pytest.raises(ExecutionExists):
+        await run.fork(id="copy", edit={1: [2]}, by="ada")
+    with pytest.raises(ExecutionExists):
+        await (await world.start(waiter, 3)).fork(id="copy", by="ada")
+
+
+async def test_the_same_retry_again_makes_no_second_copy(world: World) -> None:
+    @workflow(name="fails_once")
+    async def fails_once() -> str:
+        return await repairable("it")
+
+    global broken
+    run = await world.start(fails_once)
+    with pytest.raises(ExecutionFailed):
+        await run.result()
+    broken = False
+    again = await run.retry(id="again", by="ada")
+    assert await again.result() == "it"
+    assert (await run.retry(id="again", by="ada")).key == again.key
+    assert len((await world.app.find(workflow="fails_once")).heads) == 2
+    with pytest.raises(ExecutionExists):
+        await (await world.start(waiter, 1)).fork(id="again")

@@ -419,11 +419,26 @@ async def test_code_of_a_name_comes_before_what_was_published(world: World) -> N
     assert await (await world.app.start("either")).result() == ["slept"]
 
 
+async def test_a_name_that_nobody_knows_is_answered_with_the_few_that_come_near(world: World) -> None:
+    for number in range(20):
+        await world.app.definitions.publish(script(f"near-order-{number}", CHARGE))
+    await world.app.definitions.publish(script("near-secret", CHARGE), tenant="other")
+    with pytest.raises(NotRegistered, match="did you mean") as caught:
+        await world.app.start("near-ordr-7")
+    assert "near-order-7" in str(caught.value) and str(caught.value).count("near-order-") == 5
+    with pytest.raises(NotRegistered) as caught:
+        await world.app.start("near-secre")
+    assert "near-secret" not in str(caught.value)
+    with pytest.raises(NotRegistered) as caught:
+        await world.app.start("x" * 100_000)
+    assert len(str(caught.value)) < 300
+
+
 async def test_a_name_that_nobody_knows_is_refused(world: World) -> None:
     with pytest.raises(NotRegistered, match=r"no workflow nothing.*published"):
         await world.app.start("nothing")
     await world.app.definitions.publish(ORDER)
-    with pytest.raises(NotRegistered):
+    with pytest.raises(NotRegistered, match="no workflow order@9.*; there is version 1$"):
         await world.app.start("order", version=9)
     with pytest.raises(UsageError):
         await world.app.start(7)  # type: ignore[call-overload]

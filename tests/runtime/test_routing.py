@@ -26,9 +26,12 @@ from perdure import (
     event,
     workflow,
 )
+from perdure.core.records import Head, Query
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.callers import routing
+from perdure.runtime.definitions import catalog
+from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 
 
@@ -314,6 +317,61 @@ async def test_what_was_published_listens_in_every_version_and_starts_in_the_new
     assert await old.result() == {"id": 1}
     await app.definitions.deprecate("published-parcel", 2, tenant="acme")
     assert (await app.route(cloud("parcel.packed", {"id": 2}, "2"), tenant="acme")).heard is False
+
+
+async def test_definitions_are_read_again_only_when_one_was_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, searches, find = world.app, 0, world.app.store.find
+
+    async def counted(query: Query) -> list[Head]:
+        nonlocal searches
+        searches += 1
+        return await find(query)
+
+    monkeypatch.setattr(app.store, "find", counted)
+    await app.definitions.publish(PARCEL)
+    for number in range(3):
+        assert (await app.route(cloud("parcel.packed", {"id": number}, str(number)))).started
+    assert searches == 1
+    await app.definitions.deprecate("published-parcel", 1)
+    assert not (await app.route(cloud("parcel.packed", {"id": 4}, "4"))).heard
+    await app.definitions.restore("published-parcel", 1)
+    assert (await app.route(cloud("parcel.packed", {"id": 4}, "4"))).started
+    assert searches == 3
+
+
+async def test_what_another_process_publishes_hears_the_very_next_event(world: World) -> None:
+    other = Perdure(world.app.store, stream=MemoryStream())
+    assert not (await world.app.route(cloud("parcel.packed", {"id": 1}))).heard
+    await other.definitions.publish(PARCEL)
+    assert (await world.app.route(cloud("parcel.packed", {"id": 1}))).started
+    await other.definitions.deprecate("published-parcel", 1)
+    assert not (await world.app.route(cloud("parcel.packed", {"id": 2}, "2"))).heard
+
+
+async def test_what_is_written_while_definitions_are_read_is_seen_by_the_next_event(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, find = world.app, world.app.store.find
+    await app.definitions.publish(PARCEL)
+
+    async def slow(query: Query) -> list[Head]:
+        found = await find(query)
+        monkeypatch.setattr(app.store, "find", find)
+        await app.definitions.publish({**PARCEL, "machine": "second-parcel"})
+        return found
+
+    monkeypatch.setattr(app.store, "find", slow)
+    assert len((await app.route(cloud("parcel.packed", {"id": 1}))).started) == 1
+    assert len((await app.route(cloud("parcel.packed", {"id": 1}))).started) == 2
+
+
+async def test_more_definitions_than_fit_on_a_page_all_hear(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "PAGE", 2)
+    for number in range(5):
+        await world.app.definitions.publish({**PARCEL, "machine": f"parcel-{number}"})
+    assert len((await world.app.route(cloud("parcel.packed", {"id": 1}))).started) == 5
 
 
 async def test_a_published_child_of_a_graph_listens(world: World) -> None:

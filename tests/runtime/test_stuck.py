@@ -13,6 +13,7 @@ import pytest
 from perdure import ExecutionStuck, Forbidden, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import Commit
+from perdure.errors import UsageError
 from perdure.runtime.telemetry.logs import JsonLines
 from perdure.testing import World
 
@@ -336,3 +337,32 @@ async def test_a_run_whose_version_no_worker_has_waits_visibly_and_goes_on_when_
 
     assert registry.find("ghost@9") is ghost
     assert await run.result() == "boo"
+
+
+async def test_the_same_retry_is_known_after_the_run_has_ended(world: World) -> None:
+    old, new = old_and_new("asked")
+    run = await world.start(old)
+    await run.until("waiting")
+    deploy(new)
+    await run.send("go")
+    await run.until("stuck")
+    deploy(old)
+    assert (await run.retry(id="again")).key == run.key
+    await run.result()
+    assert (await run.retry(id="again")).key == run.key
+    with pytest.raises(UsageError, match="completed"):
+        await run.retry(id="another")
+
+
+async def test_the_same_retry_of_a_run_that_is_stuck_again_is_not_a_second_one(world: World) -> None:
+    @workflow(name="stuck_again")
+    async def stuck_again() -> None:
+        await asyncio.Event().wait()
+
+    run = await world.start(stuck_again)
+    await run.until("stuck")
+    assert (await run.retry(id="again")).key == run.key
+    while [entry.type for entry in await run.log()].count("Stuck") < 2:
+        await asyncio.sleep(0.1)
+    assert (await run.retry(id="again")).key == run.key
+    assert [entry.type for entry in await run.log()].count("Redriven") == 1

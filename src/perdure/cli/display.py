@@ -201,13 +201,13 @@ def decoded(raw: bytes | None) -> Any:
     return None if raw is None else msgspec.json.decode(raw)
 
 
-def head_data(head: Head) -> dict[str, Any]:
-    """A head as a JSON document."""
+def head_data(head: Head, definition: str | None = None) -> dict[str, Any]:
+    """A head as a JSON document; `definition` is what it runs now, where that may be another."""
     return {
         "id": id_of(head.key),
         "tenant": tenant_of(head.key),
         "workflow": head.workflow,
-        "definition": head.definition,
+        "definition": definition or head.definition,
         "queue": head.queue,
         "status": head.shown,
         "version": head.version,

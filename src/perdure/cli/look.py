@@ -30,7 +30,7 @@ from perdure.cli.display import (
     table,
 )
 from perdure.cli.pictures import DiagramOption, draw
-from perdure.core.records import ENDED, PUBLISHED, Head, Row, id_of
+from perdure.core.records import ENDED, Head, Row, id_of
 from perdure.core.view import Entry, Reason, State, entry, moment
 from perdure.runtime.run import Run
 
@@ -62,12 +62,14 @@ async def show(
         if rows:
             _rows(call, log)
         elif call.show.json:
-            call.show.data(head_data(head) | {"log": [entry_data(entry(row)) for row in log]})
+            call.show.data(
+                head_data(head, await client.running(head)) | {"log": [entry_data(entry(row)) for row in log]}
+            )
         else:
             first = await client.store.read(run.key, 0, 1, 1)
-            # What was published may have gone on with another version than it began with.
-            definition = (await run.state()).definition if head.definition.startswith(PUBLISHED) else head.definition
-            call.show.print(_header(head, definition, entry(first[0]) if first else None, client.clock.now()))
+            call.show.print(
+                _header(head, await client.running(head), entry(first[0]) if first else None, client.clock.now())
+            )
             call.show.print("")
             call.show.print(_timeline([entry(row) for row in log]))
             if log and log[0].version > 1:

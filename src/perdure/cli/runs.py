@@ -164,7 +164,9 @@ async def find(
             published=wanted,
         )
         if call.show.json:
-            call.show.data({"executions": [head_data(head) for head in page.heads], "next": page.next})
+            call.show.data(
+                {"executions": [head_data(head, await client.running(head)) for head in page.heads], "next": page.next}
+            )
             return
         if not page.heads:
             call.show.note("no execution found")
@@ -175,7 +177,7 @@ async def find(
             add_row(
                 rows,
                 styled((id_of(head.key), "bold")),
-                styled(head.definition),
+                styled(await client.running(head)),
                 status_text(head.shown),
                 styled((ago(head.started_at, now), "dim")),
                 styled(doing(head, now)),

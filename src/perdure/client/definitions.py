@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Raw
+
 from perdure.client.door import Door, path_of
 from perdure.errors import DefinitionNotFound
 from perdure.flows.bound import Problem
-from perdure.http.definitions import ActionsOut, ChangesOut, DefinitionIn, ListingsOut, ProblemsOut, VersionIn
+from perdure.http.definitions import (
+    ActionsOut,
+    ChangesOut,
+    DefinitionIn,
+    ListingsOut,
+    ProblemsOut,
+    SourceIn,
+    VersionIn,
+)
+from perdure.http.drafts import ImportedOut, PublishIn
 from perdure.runtime.definitions import bundles
 from perdure.runtime.definitions.definitions import Change, Listing, Version
 from perdure.runtime.definitions.published import Definition
 
-_PATH = path_of("definitions")
+_PATH, _BUNDLE = path_of("definitions"), path_of("bundle")
 
 
 class RemoteDefinitions:
@@ -40,6 +51,19 @@ class RemoteDefinitions:
         """Who did what to a definition."""
         return (await self._door.get(path_of("definitions", name, "history"), ChangesOut)).changes
 
+    async def draft(self, definition: dict[str, Any] | str) -> Definition:
+        """Keep a definition that is not finished: it is not checked, and nothing can be started with it."""
+        return await self._door.post(path_of("definitions", "drafts"), SourceIn(definition), Definition)
+
+    async def publish_draft(self, name: str, *, note: str = "") -> Definition:
+        """Publish what was kept as a draft. After OutcomeUnknown look: a draft that was published is gone."""
+        path = path_of("definitions", name, "draft", "publish")
+        return await self._door.post(path, PublishIn(note), Definition, repeat=False)
+
+    async def discard_draft(self, name: str) -> None:
+        """Give a draft up; the history keeps it. One that is not there need not be given up."""
+        await self._door.ask("DELETE", path_of("definitions", name, "draft"))
+
     async def deprecate(self, name: str, version: int, reason: str = "") -> None:
         """Let nothing begin with a version any more, unless it is asked for by its number."""
         await self._door.do(path_of("definitions", name, "deprecate"), VersionIn(version, reason))
@@ -57,11 +81,19 @@ class RemoteDefinitions:
 
     async def export(self, names: Iterable[str] | None = None) -> str:
         """Every version of these definitions, or of all, as a text that `import_` of another store takes."""
-        there = {one.name: one.versions for one in await self.list()}
-        chosen = set(there if names is None else names)
-        if missing := sorted(chosen - there.keys()):
-            raise DefinitionNotFound(f"there is no definition {missing[0]!r}")
-        return bundles.write([await self.get(name, one.version) for name in sorted(chosen) for one in there[name]])
+        chosen = None if names is None else ",".join(names)
+        return await self._door.text(_BUNDLE, names=chosen)
+
+    async def import_(self, bundle: str | bytes, *, dry_run: bool = False) -> list[Definition]:
+        """Publish what a bundle has, under its versions; gives what is new, or would be with `dry_run`.
+
+        If anything in it cannot be used, or a version is there with another content, nothing is written.
+        """
+        brought = bundles.read(bundle)
+        sent = {"bundle": Raw(bundle), "dry_run": dry_run}
+        told = await self._door.post(_BUNDLE, sent, ImportedOut)
+        new = {(one.name, one.version) for one in told.definitions if one.was == "new"}
+        return [one for one in brought if (one.name, one.version) in new]
 
     async def actions(self) -> list[dict[str, Any]]:
         """The actions that the server knows, with the schemas of their parameters and results."""

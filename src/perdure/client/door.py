@@ -62,9 +62,9 @@ class Door:
         """Ask; `patience` is how long the server may take over it by itself."""
         return _read(await self.ask("GET", path, patience=patience, **query), into)
 
-    async def text(self, path: str) -> str:
-        """Ask for something that is no JSON."""
-        return (await self.ask("GET", path)).text
+    async def text(self, path: str, **query: Any) -> str:
+        """Ask for something as it is, be it JSON or not."""
+        return (await self.ask("GET", path, **query)).text
 
     async def post(
         self,

@@ -28,8 +28,8 @@ from perdure.http.forms import (
     LogOut,
     MigrateIn,
     PauseIn,
-    ReasonIn,
     ResumeIn,
+    RetryIn,
     StartedOut,
     StateOut,
 )
@@ -186,19 +186,25 @@ class RemoteRun(Generic[R_co]):
         """Ask the workflow to stop; its clean-up and undos run first, unless it has to be now."""
         await self._door.do(f"{self._path}/cancel", CancelIn(reason, span(timeout), now))
 
-    async def retry(self, *, reason: str = "") -> RemoteRun[R_co]:
-        """Try again from where it failed or got stuck; gives the execution that does."""
-        made = await self._door.post(f"{self._path}/retry", ReasonIn(reason), StartedOut, repeat=False)
+    async def retry(self, *, reason: str = "", id: str | None = None) -> RemoteRun[R_co]:
+        """Try again from where it failed or got stuck; gives the execution that does. An id twice is one retry."""
+        made = await self._door.post(f"{self._path}/retry", RetryIn(reason, id or self._copy()), StartedOut)
         return RemoteRun(self._door, made.id, self._returns)
 
     async def fork(
         self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None
     ) -> RemoteRun[R_co]:
-        """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
+        """Start a new execution from a prefix of this one's log, with edited results or payloads by version.
+
+        The same id twice is one fork.
+        """
         edits = {str(version): value for version, value in (edit or {}).items()}
-        body = ForkIn(at, edits, id or f"{self.id}~{self._door.new_id()[-8:]}")
-        made = await self._door.post(f"{self._path}/fork", body, StartedOut, repeat=False)
+        made = await self._door.post(f"{self._path}/fork", ForkIn(at, edits, id or self._copy()), StartedOut)
         return RemoteRun(self._door, made.id, self._returns)
+
+    def _copy(self) -> str:
+        """The id of a copy, chosen here, so that a request whose answer got lost makes no second one."""
+        return f"{self.id}~{self._door.new_id()[-8:]}"
 
     async def migrate(self, version: int, *, timeout: Duration | None = None) -> None:
         """Go on with another version of its published definition; returns when that has happened.

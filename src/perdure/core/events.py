@@ -123,6 +123,7 @@ class Stuck(Struct, frozen=True, omit_defaults=True):
 class Redriven(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     by: str = ""
+    asked: str = ""  # the id of the request, so that the same request is known when it comes again
 
 
 class Restarted(Struct, frozen=True, omit_defaults=True):

@@ -48,6 +48,7 @@ class CancelLetter(Struct, frozen=True, omit_defaults=True, tag="cancel", tag_fi
 class RedriveLetter(Struct, frozen=True, omit_defaults=True, tag="redrive", tag_field="is"):
     reason: str = ""
     by: str = ""
+    asked: str = ""  # the id of the request, if it has one
 
 
 class MigrateLetter(Struct, frozen=True, omit_defaults=True, tag="migrate", tag_field="is"):

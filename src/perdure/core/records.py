@@ -265,6 +265,7 @@ class Head(Struct, frozen=True):
     mail: int = 0
     lane: str | None = None  # while it is open
     token: int = 0  # of its latest hold, while it is open
+    base: int = 1  # the version of its newest checkpoint: replay begins there
     correlation: str | None = None
     tags: tuple[str, ...] = ()
 

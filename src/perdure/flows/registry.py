@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.records import ACTION, PUBLISHED
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from perdure.core.breaker import Breaker
     from perdure.flows.action import Action
     from perdure.flows.workflow import Workflow
+
+#: How many things are named instead of one that is not there, and how long a name may be to be repeated as a whole.
+_NEAR, _SHOWN = 5, 100
 
 
 class Registry:
@@ -58,9 +62,7 @@ class Registry:
         """One version, or the newest."""
         versions = [number for known, number in self._workflows if known == name]
         if not versions or (version is not None and version not in versions):
-            wanted = name if version is None else f"{name}@{version}"
-            have = ", ".join(sorted(self.definitions())) or "none"
-            raise NotRegistered(f"this process has no workflow {wanted}; it has: {have}")
+            raise NotRegistered(f"this process has no workflow {wanted(name, version)}{near(name, self.definitions())}")
         return self._workflows[name, max(versions) if version is None else version]
 
     def find(self, definition: str) -> Workflow[..., Any] | None:
@@ -126,6 +128,24 @@ class Registry:
 
     def actions(self) -> Iterator[Action[..., Any]]:
         return iter([action for known in self._actions.values() for action in known])
+
+
+def wanted(name: str, version: int | None) -> str:
+    """What was asked for, short enough to be repeated."""
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+    return shown if version is None else f"{shown}@{version}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """What comes near a name that was not found: its versions, or names like it; nothing if there are none."""
+    versions: dict[str, set[int]] = {}
+    for one in known:
+        of, _, number = one.rpartition("@")
+        versions.setdefault(of, set()).add(int(number))
+    if name in versions:
+        return f"; there is version {', '.join(map(str, sorted(versions[name])[-_NEAR:]))}"
+    alike = get_close_matches(name, versions, _NEAR) if len(name) <= _SHOWN else []
+    return f"; did you mean {' or '.join(alike)}?" if alike else ""
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -8,6 +8,7 @@ from perdure.http import (
     audit,
     bulk,
     definitions,
+    drafts,
     events,
     executions,
     external,
@@ -64,6 +65,7 @@ ALL = [
     *overview.routes.all,
     *key_routes.routes.all,
     *quota.routes.all,
+    *drafts.routes.all,
 ]
 
 

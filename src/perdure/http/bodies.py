@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.http import strict
-from perdure.http.problems import Refused
+from perdure.http.problems import Refused, misshapen
 from perdure.http.route import Read
 
 if TYPE_CHECKING:  # clients import what goes over the wire, and need no server for it
@@ -73,12 +73,12 @@ def _check_charset(headers: Mapping[str, str]) -> None:
 
 
 def parsed(data: bytes, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
-    """JSON of the strict sort, or Refused; a ValidationError where it is of another type."""
+    """JSON of the strict sort and of the right type, or Refused."""
     strict.check(data)
     try:
         return decode(data)
-    except msgspec.ValidationError:
-        raise
+    except msgspec.ValidationError as error:
+        raise misshapen(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(400, "Not JSON", f"the body is not JSON: {error}") from error
 

@@ -19,10 +19,15 @@ from perdure.runtime.definitions.published import Definition
 routes = Routes("definitions")
 
 
-class DefinitionIn(Struct, frozen=True, forbid_unknown_fields=True):
+class SourceIn(Struct, frozen=True, forbid_unknown_fields=True):
     """A definition: an object, or a text in JSON or YAML."""
 
     definition: Any
+
+
+class DefinitionIn(SourceIn, frozen=True, forbid_unknown_fields=True):
+    """A definition that is to be published."""
+
     note: str = ""
     new: bool = False
 
@@ -57,7 +62,7 @@ def _glance(found: ListingsOut) -> ListingsOut:
     return ListingsOut([glance.listing(one) for one in found.definitions])
 
 
-def _source(body: DefinitionIn) -> Any:
+def source_of(body: SourceIn) -> Any:
     if not isinstance(body.definition, dict | str):
         raise Refused(422, "Invalid Request", "`definition` is an object, or a text in JSON or YAML")
     return body.definition
@@ -69,22 +74,22 @@ async def list_definitions(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(ListingsOut(await call.app.definitions.list(tenant=call.tenant)))
 
 
-def _name(call: Call[Nothing, DefinitionIn]) -> str:
+def name_in(call: Call[Nothing, SourceIn]) -> str:
     """What it is called, if that can be read: the mistakes of a definition are told later."""
     try:
         return kinds.name_of(
-            reading.plain(body) if isinstance(body := _source(call.body), dict) else reading.read(body)
+            reading.plain(body) if isinstance(body := source_of(call.body), dict) else reading.read(body)
         )
     except UsageError:
         return ""
 
 
-@routes("POST", "/v1/definitions", "define", body=DefinitionIn, answers={201: Definition}, target=_name)
+@routes("POST", "/v1/definitions", "define", body=DefinitionIn, answers={201: Definition}, target=name_in)
 async def publish(call: Call[Nothing, DefinitionIn]) -> Answer:
     """Publish a definition; what was published before keeps its version."""
     body = call.body
     made = await call.app.definitions.publish(
-        _source(body), by=call.caller.user, note=body.note, new=body.new, tenant=call.tenant
+        source_of(body), by=call.caller.user, note=body.note, new=body.new, tenant=call.tenant
     )
     return Answer(made, 201, {"Location": f"/v1/definitions/{made.name}?version={made.version}"})
 
@@ -92,7 +97,7 @@ async def publish(call: Call[Nothing, DefinitionIn]) -> Answer:
 @routes("POST", "/v1/definitions/validate", "define", body=DefinitionIn, answers={200: ProblemsOut}, harmless=True)
 async def validate(call: Call[Nothing, DefinitionIn]) -> Answer:
     """Tell all that is wrong with a definition, without publishing it."""
-    return Answer(ProblemsOut(await call.app.definitions.examine(_source(call.body), tenant=call.tenant)))
+    return Answer(ProblemsOut(await call.app.definitions.examine(source_of(call.body), tenant=call.tenant)))
 
 
 @routes("GET", "/v1/definitions/{name}", "read", query=VersionQuery, answers={200: Definition})

@@ -58,7 +58,7 @@ async def submit(call: Call[forms.HowToSend, forms.EventIn | Clouds]) -> Answer:
     sent = await _send(call, run, new)
     place = {"Location": f"{where(run.id)}/events/{sent}"}
     if await settled(call, run, call.query.wait):
-        return Answer(forms.shown(await run.head()), 200, place)
+        return Answer(await forms.shown(call.app, await run.head()), 200, place)
     return Answer(forms.Accepted(sent, run.id), 202, place)
 
 

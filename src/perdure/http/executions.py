@@ -49,7 +49,7 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
         tags=body.tags,
     )
     if await settled(call, run, call.query.wait):
-        return Answer(forms.shown(await run.head()), 200, {"Location": where(run.id)})
+        return Answer(await forms.shown(call.app, await run.head()), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
@@ -82,13 +82,13 @@ async def find(call: Call[forms.ListQuery, Nothing]) -> Answer:
         cursor=query.cursor,
         tenant=call.tenant,
     )
-    return Answer(forms.page(found))
+    return Answer(await forms.page(call.app, found))
 
 
 @routes("GET", "/v1/executions/{id}", "read", answers={200: forms.ExecutionOut}, glance=glance.execution)
 async def get(call: Call[Nothing, Nothing]) -> Answer:
     """Get an execution in short."""
-    return Answer(forms.shown(await run_of(call).head()))
+    return Answer(await forms.shown(call.app, await run_of(call).head()))
 
 
 @routes("GET", "/v1/executions/{id}/state", "read", query=forms.StateQuery, answers={200: forms.StateOut})
@@ -182,21 +182,30 @@ async def cancel(call: Call[Nothing, forms.CancelIn]) -> Answer:
     return Answer(forms.StartedOut(run.id), 202)
 
 
-@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.ReasonIn, answers={202: forms.StartedOut})
-async def retry(call: Call[Nothing, forms.ReasonIn]) -> Answer:
-    """Try again from where it failed or got stuck; gives the execution that does."""
-    run = await run_of(call).retry(reason=call.body.reason, by=call.caller.user)
+@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.RetryIn, answers={202: forms.StartedOut})
+async def retry(call: Call[Nothing, forms.RetryIn]) -> Answer:
+    """Try again from where it failed or got stuck; gives the execution that does.
+
+    An `Idempotency-Key`, or an `id`, makes asking again harmless: one that has failed gets one copy.
+    """
+    origin = run_of(call)
+    id = call.body.id or from_idempotency_key(call, f"retry {origin.id}")
+    run = await origin.retry(reason=call.body.reason, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
 @routes("POST", "/v1/executions/{id}/fork", "control", body=forms.ForkIn, answers={202: forms.StartedOut})
 async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
-    """Start a new execution from a prefix of the log, with results or payloads edited by version."""
-    body = call.body
+    """Start a new execution from a prefix of the log, with results or payloads edited by version.
+
+    An `Idempotency-Key`, or an `id`, makes asking again harmless.
+    """
+    body, origin = call.body, run_of(call)
     if not all(is_version(version) for version in body.edit):
         raise UsageError('edits are by version: {"4": …}')
     edit = {int(version): value for version, value in body.edit.items()}
-    run = await run_of(call).fork(at=body.at, edit=edit, id=body.id, by=call.caller.user)
+    id = body.id or from_idempotency_key(call, f"fork {origin.id}")
+    run = await origin.fork(at=body.at, edit=edit, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
@@ -219,4 +228,4 @@ async def migrate(call: Call[forms.ResultQuery, forms.MigrateIn]) -> Answer:
         await run.migrate(call.body.version, by=call.caller.user, timeout=seconds_of(call.query.wait or "10s"))
     except TimeoutError:
         return Answer(forms.StartedOut(run.id), 202)
-    return Answer(forms.shown(await run.head()))
+    return Answer(await forms.shown(call.app, await run.head()))

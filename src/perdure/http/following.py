@@ -21,6 +21,7 @@ from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import FLOW, Answer, Call, Flow, Nothing, Routes
 from perdure.http.verbs import is_version, run_of
+from perdure.runtime.app import Perdure
 from perdure.runtime.run import Run
 
 routes = Routes("executions")
@@ -44,7 +45,9 @@ async def stream(call: Call[StreamQuery, Nothing]) -> Answer:
     run, after = run_of(call), _after(call)
     await run.head()
     leave = call.site.seats.take(call.tenant)
-    return Answer(_told(run, after, call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW, over=leave)
+    return Answer(
+        _told(call.app, run, after, call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW, over=leave
+    )
 
 
 def _after(call: Call[StreamQuery, Nothing]) -> int:
@@ -56,7 +59,7 @@ def _after(call: Call[StreamQuery, Nothing]) -> int:
     return int(last)
 
 
-async def _told(run: Run[Any], after: int, leaving: Leaving) -> AsyncIterator[bytes]:
+async def _told(app: Perdure, run: Run[Any], after: int, leaving: Leaving) -> AsyncIterator[bytes]:
     last = after
     async with aclosing(_with_silence(run.follow(after), leaving)) as entries:
         async for entry in entries:
@@ -67,7 +70,7 @@ async def _told(run: Run[Any], after: int, leaving: Leaving) -> AsyncIterator[by
                 yield _event(str(last), entry.type, entry)
     head = await run.head()
     if head.status in ENDED and head.version == last:
-        yield _event(str(last), "end", forms.shown(head))
+        yield _event(str(last), "end", await forms.shown(app, head))
 
 
 async def _with_silence(entries: AsyncIterator[Entry], leaving: Leaving) -> AsyncGenerator[Entry | None, None]:

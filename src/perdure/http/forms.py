@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
 from perdure.core.view import Entry, moment
-from perdure.runtime.app import Page
+from perdure.runtime.app import Page, Perdure
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Wait = Annotated[str, Meta(description="A duration, as `5s` or `PT5S`; at most 60 seconds.")]
@@ -66,7 +66,7 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
 
     id: str
     workflow: str
-    definition: str
+    definition: Annotated[str, Meta(description="What it runs now.")]
     status: ShownStatus
     version: int
     queue: str
@@ -79,6 +79,7 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
     mail: int = 0
     correlation: str | None = None
     tags: tuple[str, ...] = ()
+    began_as: Annotated[str | None, Meta(description="What it began with, if it was migrated since.")] = None
 
 
 class ExecutionsOut(Struct, frozen=True):
@@ -167,6 +168,10 @@ class CancelIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
     now: bool = False
 
 
+class RetryIn(ReasonIn, frozen=True, forbid_unknown_fields=True):
+    id: str | None = None  # of the new execution, if it takes one
+
+
 class ForkIn(Struct, frozen=True, forbid_unknown_fields=True):
     at: Annotated[int, Meta(ge=1)] | None = None
     edit: dict[str, Any] = {}  # by version
@@ -183,11 +188,12 @@ class StartedOut(Struct, frozen=True):
     id: str
 
 
-def shown(head: Head) -> ExecutionOut:
+async def shown(app: Perdure, head: Head) -> ExecutionOut:
+    running = await app.running(head)
     return ExecutionOut(
         id_of(head.key),
         head.workflow,
-        head.definition,
+        running,
         head.shown,
         head.version,
         head.queue,
@@ -200,11 +206,12 @@ def shown(head: Head) -> ExecutionOut:
         head.mail,
         head.correlation,
         head.tags,
+        None if running == head.definition else head.definition,
     )
 
 
-def page(found: Page) -> ExecutionsOut:
-    return ExecutionsOut([shown(head) for head in found.heads], found.next)
+async def page(app: Perdure, found: Page) -> ExecutionsOut:
+    return ExecutionsOut([await shown(app, head) for head in found.heads], found.next)
 
 
 def _json(raw: bytes | None) -> Any:

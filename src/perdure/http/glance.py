@@ -19,7 +19,7 @@ from perdure.flows.cron import to_micros
 from perdure.http.forms import ExecutionOut, ExecutionsOut, LogOut
 from perdure.runtime.definitions.definitions import Listing, Version
 from perdure.runtime.managing.dead import Dead, DeadPage
-from perdure.runtime.managing.schedules import Fired, Schedule
+from perdure.runtime.managing.scheduled import Fired, Schedule
 
 #: Stands where data is.
 REDACTED = "redacted"

@@ -19,6 +19,15 @@ _BY_MEDIA: dict[str, Any] = {
     STRUCTURED: {"type": "object"},
     BATCH: {"type": "array", "items": {"type": "object"}},
 }
+#: One of the events of a flow, as tools that check such answers look at them.
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
@@ -70,7 +79,7 @@ def _answer(kind: Any, known: dict[Any, Any]) -> dict[str, Any]:
     if kind is None:
         return {"description": "Done."}
     if kind is Flow:
-        return {"description": "Server-sent events.", "content": {FLOW: {"schema": {"type": "string"}}}}
+        return {"description": "Server-sent events.", "content": {FLOW: {"schema": _EVENT}}}
     if kind is Plain:
         return {"description": "Plain text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     if kind is Html:

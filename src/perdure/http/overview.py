@@ -55,7 +55,11 @@ async def get_stats(call: Call[StatsQuery, Nothing]) -> Answer:
 
 @routes("GET", "/v1/workers", "read", answers={200: WorkersOut}, glance=_whole)
 async def list_workers(call: Call[Nothing, Nothing]) -> Answer:
-    """List the workers that hold executions of yours now; one without work is not seen."""
+    """List the workers that hold executions of yours now; one without work is not seen.
+
+    A worker is known by its leases, so nothing is written for this list, and it tells nothing of other tenants. It is
+    no list of the processes that run: each worker tells of itself at its own address for health and metrics.
+    """
     return Answer(WorkersOut(await overview.workers(call.app, call.tenant)))
 
 

@@ -2,7 +2,8 @@
 
 The classes of errors decide, not their words. A failure that nobody foresaw says nothing of itself but an id, under
 which the log of the process has the rest; a failure of the store says what it means for the caller, for its own words
-name addresses and files.
+name addresses and files. Whoever reads a request says that it has the wrong shape, for the same error of the decoder
+is a failure of ours where we read what we have written.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class Refused(Exception):
         self.status = status
         self.title = title
         self.headers = dict(headers or {})
+
+
+def misshapen(error: msgspec.ValidationError) -> Refused:
+    """A request that is no request of this route: the words of the decoder name the place."""
+    return Refused(422, "Invalid Request", str(error))
 
 
 #: The first class that fits decides.
@@ -93,8 +99,6 @@ def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[st
     if isinstance(error, Refused):
         name = f"{_URN}{error.title.lower().replace(' ', '-')}"
         return Problem(name, error.title, error.status, str(error), instance), error.headers
-    if isinstance(error, msgspec.ValidationError):
-        return Problem(type_of("InvalidRequest"), "InvalidRequest", 422, str(error), instance), {}
     for kind, status in STATUS:
         if isinstance(error, kind):
             return _known(error, status, instance), _headers(error, status)

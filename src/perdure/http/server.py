@@ -21,7 +21,7 @@ from perdure.http.bodies import reader, taken
 from perdure.http.dispatch import Dispatch, Endpoint
 from perdure.http.edge import ROUTE, Edge, response_of
 from perdure.http.gate import Asks, Gate
-from perdure.http.problems import Refused
+from perdure.http.problems import Refused, misshapen
 from perdure.http.route import Answer, Call, Nothing, Read, Route
 from perdure.http.site import Site
 from perdure.runtime.app import Perdure
@@ -85,7 +85,10 @@ def _query(route: Route, request: Request) -> Any:
     for name in lists - found.keys():
         if values := request.query_params.getlist(name):
             found[name] = values
-    return msgspec.convert(found, route.query, strict=False)
+    try:
+        return msgspec.convert(found, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise misshapen(error) from error
 
 
 def _nested(several: Sequence[tuple[str, str]]) -> dict[str, Any]:

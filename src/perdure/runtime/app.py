@@ -21,7 +21,7 @@ from perdure.core.callbacks import Callback, Ended
 from perdure.core.cloudevents import CloudEvent, Envelope
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import End, Row, ShownStatus, key_of
+from perdure.core.records import End, Head, Row, ShownStatus, key_of
 from perdure.core.view import State
 from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.described import Described
@@ -32,6 +32,7 @@ from perdure.runtime.callers import finding
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.finding import Page
 from perdure.runtime.callers.listening import Listener
+from perdure.runtime.callers.retrying import fork_point
 from perdure.runtime.callers.routing import Routed, Router
 from perdure.runtime.callers.sending import NewEvent, Sends
 from perdure.runtime.callers.starting import Starts, forked
@@ -40,6 +41,7 @@ from perdure.runtime.callers.workflows import Workflows
 from perdure.runtime.callers.writing import Writes
 from perdure.runtime.checks import checked_id, checked_labels, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
+from perdure.runtime.definitions.catalog import Catalog
 from perdure.runtime.definitions.definitions import Definitions
 from perdure.runtime.definitions.published import Published
 from perdure.runtime.external.external import ExternalTasks
@@ -130,11 +132,12 @@ class Perdure:
         self._ends = Ends(self.settings.grace)
         self._listener = Listener(self.stream, self._ends)
         self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
-        self._workflows = Workflows(self.store, self.states, self.published, self.open)
+        catalog = Catalog(self.store)
+        self._workflows = Workflows(self.store, self.states, self.published, catalog, self.open)
         most, actor = self.settings.payload_bytes, self.settings.actor
         self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most, actor)
         self._sends = Sends(self._writes, self._workflows, self.store, most, actor)
-        self._router = Router(self.store, self.published, self._starts, self._sends, self._writes, self.clock)
+        self._router = Router(self.store, self.published, catalog, self._starts, self._sends, self._writes, self.clock)
         self._sinks: Sinks = getattr(self, "_sinks", None) or Sinks()  # kept when it is connected anew
 
     # Opening and closing.
@@ -467,6 +470,10 @@ class Perdure:
         """The definition of an execution, if it is data."""
         return await self._workflows.described(key, state)
 
+    async def running(self, head: Head) -> str:
+        """Which definition an execution runs now: a published one may have gone on with another version."""
+        return await self._workflows.running(head)
+
     # Locks.
 
     def lock(
@@ -545,6 +552,8 @@ class Perdure:
     # Copies of logs.
 
     async def fork(self, run: Run[R], at: int | None, edit: Mapping[int, Any], id: str | None, by: str) -> Run[R]:
+        if at is None and id is not None:
+            at = await fork_point(self.store, run, checked_id(id))
         queue, rows = await forked(run, at, edit, by or self.settings.actor)
         key = key_of(run.key.partition("/")[0], checked_id(id or f"{run.id}~{self.new_id()[-8:]}"))
         await self._starts.begin(await self._starts.copied(key, rows, queue))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
-from perdure.core import copies, events as ev, letters as mail, view
+from perdure.core import events as ev, letters as mail, view
 from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
 from perdure.core.records import ENDED, Head, Row, ShownStatus, Status, id_of
@@ -23,11 +23,10 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.flows.diagram import Diagram
-from perdure.runtime.callers import whereabouts
+from perdure.runtime.callers import retrying, whereabouts
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
-from perdure.runtime.managing import dead
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -254,26 +253,21 @@ class Run(Generic[R_co]):
         limit = 0 if timeout is None else max(1, micros(timeout))
         await self._mail("cancel", mail.CancelLetter(reason, by, limit, now))
 
-    async def retry(self, *, reason: str = "", by: str = "") -> Run[R_co]:
+    async def retry(self, *, reason: str = "", id: str | None = None, by: str = "") -> Run[R_co]:
         """Try again from where it failed.
 
-        A stuck execution goes on itself. A failed or cancelled one has ended; a new execution takes over its log up to
-        the point of failure, and is returned.
+        A stuck execution goes on itself. A failed or cancelled one has ended; a new execution, with this id if one is
+        given, takes over its log up to the point of failure, and is returned. The same id twice is one retry.
         """
-        head = await self.head()
-        if head.status == "stuck":
-            # One redrive for each time that it got stuck, however many ask for it.
-            await self._app.post(self.key, dead.redrive_id(head), mail.RedriveLetter(reason, by))
-            return self
-        if head.status not in ("failed", "cancelled"):
-            raise UsageError(f"{self.id} is {head.shown}: only failed, cancelled and stuck executions can be retried")
-        rows = [row async for row in self.rows()]
-        return await self.fork(at=copies.retry_point(rows), by=by)
+        return await retrying.retry(self._app, self, reason, id, by)
 
     async def fork(
         self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None, by: str = ""
     ) -> Run[R_co]:
-        """Start a new execution from a prefix of this one's log, with edited results or payloads by version."""
+        """Start a new execution from a prefix of this one's log, with edited results or payloads by version.
+
+        The same id twice is one fork, also if this execution has gone on in between.
+        """
         return await self._app.fork(self, at, edit or {}, id, by)
 
     async def migrate(self, version: int, *, by: str = "", timeout: Duration | None = None) -> None:

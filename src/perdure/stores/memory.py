@@ -500,6 +500,11 @@ class MemoryStore:
         there = {topic: self._topics.get(key_of(tenant, topic), ()) for topic in topics}
         return {topic: sorted(key for key in keys if key > after)[:limit] for topic, keys in there.items() if keys}
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        known = self._executions.items()
+        ours = [it.version for key, it in known if it.start.workflow == workflow and tenant_of(key) == tenant]
+        return len(ours), sum(ours)
+
     async def head(self, key: str) -> Head | None:
         it = self._executions.get(key)
         return None if it is None else self._head(it, self._ticker.now())
@@ -527,6 +532,7 @@ class MemoryStore:
             mail=len(it.mailbox),
             lane=it.start.lane if wake else None,
             token=wake.token if wake else 0,
+            base=it.base,
             correlation=it.start.correlation,
             tags=it.start.tags,
         )

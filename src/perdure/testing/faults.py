@@ -296,6 +296,9 @@ class GatedStore:
             "listening", None, lambda: self._store.listening(tenant, list(topics), limit, after)
         )
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        return await self._gate.call("extent", None, lambda: self._store.extent(tenant, workflow))
+
     async def head(self, key: str) -> Head | None:
         return await self._gate.call("head", key, lambda: self._store.head(key))
 

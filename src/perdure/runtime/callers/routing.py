@@ -12,32 +12,34 @@ Rules kept here:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from perdure.core.cloudevents import Envelope
 from perdure.core.codec import digest
 from perdure.core.letters import EventLetter, seal
-from perdure.core.records import Mail, Query, Start, definition_of, id_of, key_of
+from perdure.core.records import Mail, Start, definition_of, id_of, key_of
 from perdure.errors import PerdureError
 from perdure.flows.listening import Listen, begins, heard
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.callers.sending import NewEvent, Sends
-from perdure.runtime.callers.showing import whole
 from perdure.runtime.callers.starting import Starts
 from perdure.runtime.callers.writing import Writes
 from perdure.runtime.clock import Clock
-from perdure.runtime.definitions.published import DEFINITION, Lost, Published, Ref, index_of
+from perdure.runtime.definitions.catalog import Catalog
+from perdure.runtime.definitions.published import Lost, Published, Ref
 
 #: Executions of a topic that are asked for at once.
 PAGE = 1000
 #: Published versions of which it is known whether they listen for anything.
 _KNOWN = 10_000
+#: Tenants whose listeners are kept in mind.
+_TENANTS = 100
 
 
 class Refusal(Struct, frozen=True):
@@ -88,18 +90,27 @@ class _Route(Struct):
 
 class Router:
     def __init__(
-        self, store: Store, published: Published, starts: Starts, sends: Sends, writes: Writes, clock: Clock
+        self,
+        store: Store,
+        published: Published,
+        catalog: Catalog,
+        starts: Starts,
+        sends: Sends,
+        writes: Writes,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._catalog = catalog
         self._published = published
         self._starts = starts
         self._sends = sends
         self._writes = writes
         self._clock = clock
         self._listens: OrderedDict[Ref, bool] = OrderedDict()
+        self._ears: OrderedDict[str, tuple[Mapping[Ref, bool], list[_Ear]]] = OrderedDict()
 
     async def route(self, tenant: str, events: Sequence[Envelope], by: str, roles: Sequence[str]) -> list[Routed]:
-        ears = await self._ears(tenant)
+        ears = await self._listeners(tenant)
         routes = [_Route(event, {}, {}, []) for event in events]
         documents = [msgspec.json.decode(msgspec.json.encode(event.document())) for event in events]
         letters = await self._letters(tenant, ears, routes, documents, by, roles)
@@ -197,33 +208,31 @@ class Router:
 
     # Who listens.
 
-    async def _ears(self, tenant: str) -> list[_Ear]:
+    async def _listeners(self, tenant: str) -> list[_Ear]:
         code = list(_in_code())
-        taken = {ear.workflow.name for ear in code} | {one.name for one in registry.workflows()}
-        newest = await self._indexed(tenant)
+        taken = {one.name for one in registry.workflows()}
+        ears = [_Ear(ear.workflow, ear.starts and ear.workflow.name not in taken) for ear in await self._known(tenant)]
+        return code + [ear for ear in ears if ear.workflow.listens or ear.starts]
+
+    async def _known(self, tenant: str) -> list[_Ear]:
+        """What was published and listens; executions of old versions do, too."""
+        newest = await self._catalog.of(tenant)
+        if (kept := self._ears.get(tenant)) is not None and kept[0] is newest:
+            self._ears.move_to_end(tenant)
+            return kept[1]
         known = await self._published.load([ref for ref in newest if self._listens.get(ref, True)])
+        lost = [ref for ref, one in known.items() if isinstance(one, Lost)]
         for ref, workflow in known.items():
-            if not isinstance(workflow, Lost):  # it may be there later
+            if ref not in lost:
                 self._listens[ref] = bool(workflow.listens or workflow.starts_on)
         while len(self._listens) > _KNOWN:
             self._listens.popitem(last=False)
-        ears = [_Ear(one, newest[ref] and one.name not in taken) for ref, one in known.items()]
-        return code + [ear for ear in ears if ear.workflow.listens or ear.starts]
-
-    async def _indexed(self, tenant: str) -> dict[Ref, bool]:
-        """Every version that was published, for executions of old ones listen, too; and whether a start takes it."""
-        found: dict[Ref, bool] = {}
-        query = Query(tenant, workflow=DEFINITION, limit=PAGE)
-        while heads := await self._store.find(query):
-            for head in heads:
-                index = index_of(await whole(self._store, head))
-                name = id_of(head.key).removeprefix("definition/")
-                for one in index.versions:
-                    found[Ref(tenant, name, one.version, one.hash)] = one is index.newest
-            query = structs.replace(query, cursor=(heads[-1].started_at, heads[-1].key))
-            if len(heads) < PAGE:
-                break
-        return found
+        ears = [_Ear(one, newest[ref]) for ref, one in known.items() if one.listens or one.starts_on]
+        if not lost:  # or else it may be there later
+            self._ears[tenant] = newest, ears
+        while len(self._ears) > _TENANTS:
+            self._ears.popitem(last=False)
+        return ears
 
 
 def _in_code() -> Iterator[_Ear]:

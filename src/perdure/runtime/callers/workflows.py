@@ -10,15 +10,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from perdure.core.records import PUBLISHED
+from perdure.core.records import PUBLISHED, Head, definition_of
 from perdure.core.view import State
-from perdure.errors import NotRegistered, UsageError
+from perdure.errors import KeyringError, NotRegistered, UsageError
 from perdure.flows.described import Described
-from perdure.flows.registry import registry
+from perdure.flows.registry import near, registry, wanted
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.callers.states import States
-from perdure.runtime.definitions.published import Published, ref_of
+from perdure.runtime.definitions.catalog import Catalog
+from perdure.runtime.definitions.published import Published, ref_in, ref_of
 
 #: Executions whose workflow is kept in mind.
 _REMEMBERED = 10_000
@@ -27,12 +28,21 @@ _REMEMBERED = 10_000
 class Workflows:
     """`open` connects, if that has not happened yet: only what was published needs the store."""
 
-    def __init__(self, store: Store, states: States, published: Published, open: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        states: States,
+        published: Published,
+        catalog: Catalog,
+        open: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
+        self._catalog = catalog
         self._states = states
         self._published = published
         self._open = open
         self._known: OrderedDict[str, str] = OrderedDict()
+        self._checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     async def wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
         """The workflow itself, or that of a name: in this process, or else published."""
@@ -45,11 +55,20 @@ class Workflows:
             raise UsageError("start() takes a workflow: decorate the function with @workflow; or a name")
         try:
             return registry.workflow(workflow, version)
-        except NotRegistered as error:
+        except NotRegistered:
             await self._open()
             if (published := await self._published.named(tenant, workflow, version)) is None:
-                raise NotRegistered(f"{error}; and no such definition was published for tenant {tenant!r}") from None
+                raise await self._unknown(workflow, version, tenant) from None
             return published
+
+    async def _unknown(self, name: str, version: int | None, tenant: str) -> NotRegistered:
+        """What there is instead, in the code and of this tenant's own."""
+        versions = [f"{one.name}@{one.version}" for one in registry.workflows()]
+        versions += [str(ref) for ref in await self._catalog.of(tenant)]
+        return NotRegistered(
+            f"this process has no workflow {wanted(name, version)}, and no such definition was published for tenant"
+            f" {tenant!r}{near(name, versions)}"
+        )
 
     async def definition(self, key: str) -> str:
         """Which workflow an execution runs, as far as that is in mind, or else now; empty if there is none."""
@@ -64,6 +83,24 @@ class Workflows:
     async def current(self, key: str, definition: str) -> str:
         """What was published may have been replaced by another version since it began; only the log knows."""
         return (await self._states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
+
+    async def running(self, head: Head) -> str:
+        """The same for a head, which tells where its newest checkpoint is: only there a version can change."""
+        if head.base == 1 or not head.definition.startswith(PUBLISHED):
+            return head.definition
+        place = head.key, head.base
+        if (known := self._checkpoints.get(place)) is not None:
+            return known
+        try:
+            ref = ref_in(head.key, await self._store.read(head.key, head.base - 1, head.base, 1))
+        except KeyringError:
+            ref = None  # one that cannot be read must not fail its neighbours in a list
+        if ref is None:
+            return head.definition
+        known = self._checkpoints[place] = definition_of(ref.name, ref.version, ref.hash)
+        while len(self._checkpoints) > _REMEMBERED:
+            self._checkpoints.popitem(last=False)
+        return known
 
     async def declared(self, key: str, definition: str) -> Workflow[..., Any] | None:
         """The workflow of a definition, if this process has it or can read it."""

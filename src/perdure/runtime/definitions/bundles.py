@@ -14,16 +14,19 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perdure.core.records import is_external
 from perdure.errors import DefinitionInvalid, InvalidValue
 from perdure.flows import kinds, reading
 from perdure.flows.bound import Bound, Problem
 from perdure.runtime.definitions.published import Definition
 
 FORMAT = "perdure-definitions/1"
+#: Mistakes that are told at once.
+MOST = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Entry(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class BundleEntry(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     name: str
     kind: str
     version: int
@@ -33,24 +36,26 @@ class _Entry(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     deprecated: str | None = None
 
 
-class _Bundle(Struct, frozen=True, forbid_unknown_fields=True):
+class Bundle(Struct, frozen=True, forbid_unknown_fields=True):
+    """Definitions with all their versions, as one document."""
+
     format: str
-    definitions: list[_Entry]
+    definitions: list[BundleEntry]
 
 
 def write(definitions: Iterable[Definition]) -> str:
     entries = [
-        _Entry(one.name, one.kind, one.version, one.hash, one.body, one.bounds, one.deprecated)
+        BundleEntry(one.name, one.kind, one.version, one.hash, one.body, one.bounds, one.deprecated)
         for one in sorted(definitions, key=lambda one: (one.name, one.version))
     ]
-    bundle = msgspec.to_builtins(_Bundle(FORMAT, entries))
+    bundle = msgspec.to_builtins(Bundle(FORMAT, entries))
     return json.dumps(bundle, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read(bundle: str | bytes) -> list[Definition]:
     """What a bundle has, checked; InvalidValue or DefinitionInvalid for one that cannot be used."""
     try:
-        found = msgspec.json.decode(bundle, type=_Bundle)
+        found = msgspec.json.decode(bundle, type=Bundle)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidValue(f"this is not a bundle of definitions: {error}") from error
     if found.format != FORMAT:
@@ -63,12 +68,14 @@ def read(bundle: str | bytes) -> list[Definition]:
         if (entry.name, entry.version) in seen:
             problems.append(Problem(where, "it is there twice"))
         seen.add((entry.name, entry.version))
+        if len(problems) >= MOST:
+            break
     if problems:
-        raise DefinitionInvalid("the bundle", problems)
+        raise DefinitionInvalid("the bundle", problems[:MOST])
     return [_definition(entry) for entry in found.definitions]
 
 
-def _problems(entry: _Entry) -> list[str]:
+def _problems(entry: BundleEntry) -> list[str]:
     try:
         body = reading.plain(entry.body, "body")
         if reading.content_hash(body) != entry.hash:
@@ -80,14 +87,25 @@ def _problems(entry: _Entry) -> list[str]:
         kinds.build(body, version=entry.version, hash=entry.hash, bounds=entry.bounds)
         if unbound := [name for name in kinds.actions(body) if name not in entry.bounds]:
             return [f"it does not say what its actions {', '.join(unbound)} are bound to"]
+        return [text for name, bound in entry.bounds.items() if (text := _misbound(name, bound))]
     except DefinitionInvalid as error:
         return [str(one) for one in error.problems]
     except InvalidValue as error:
         return [str(error)]
-    return []
 
 
-def _definition(entry: _Entry) -> Definition:
+def _misbound(name: str, bound: Bound) -> str:
+    """What no code binds an action to: another action, or a queue of external tasks, which is some tenant's own."""
+    if bound.name != name:
+        return f"its action {name} is bound to {bound.name}, which is another"
+    own = [bound]
+    while (last := own[-1].undo) is not None:
+        own.append(last)
+    queues = [one.queue for one in own if is_external(one.queue)]
+    return f"its action {name} is bound to {queues[0]!r}, which cannot be a queue" if queues else ""
+
+
+def _definition(entry: BundleEntry) -> Definition:
     body = reading.plain(entry.body)
     return Definition(
         entry.name, entry.version, entry.hash, entry.kind, body, _EPOCH, "", entry.deprecated, entry.bounds

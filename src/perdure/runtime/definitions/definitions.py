@@ -75,7 +75,7 @@ class Listing(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """An act in the history of a definition: `what` is drafted, published, deprecated or restored."""
+    """An act in the history of a definition: `what` is drafted, discarded, published, deprecated or restored."""
 
     at: datetime
     what: str
@@ -175,6 +175,15 @@ class Definitions:
         draft = await self.get(name, draft=True, tenant=tenant)
         return await self.publish(draft.body, by=by, note=note, tenant=tenant)
 
+    async def discard_draft(self, name: str, *, by: str = "", tenant: str | None = None) -> None:
+        """Give a draft up; the history keeps it. One that is not there need not be given up."""
+        await self._listing(name, tenant)
+
+        def decide(index: Index) -> Deed | None:
+            return None if index.draft is None else Deed("discarded", Act(hash=index.drafted))
+
+        await self._write(tenant, name, decide, by)
+
     async def deprecate(
         self, name: str, version: int, reason: str = "", *, by: str = "", tenant: str | None = None
     ) -> None:
@@ -254,25 +263,33 @@ class Definitions:
         ]
         return bundles.write(found)
 
-    async def import_(self, bundle: str | bytes, *, by: str = "", tenant: str | None = None) -> list[Definition]:
-        """Publish what a bundle has, under its versions; gives what is new.
+    async def import_(
+        self, bundle: str | bytes, *, dry_run: bool = False, by: str = "", tenant: str | None = None
+    ) -> list[Definition]:
+        """Publish what a bundle has, under its versions; gives what is new, or would be with `dry_run`.
 
         What is there already is left as it is. If a version is there with another content, or anything in the bundle
-        cannot be used, nothing is written.
+        cannot be used, nothing is written. If somebody publishes one of them meanwhile with another content, the error
+        names what was written before that was found.
         """
         home = self._home(tenant)
         await self._app.open()
-        brought = bundles.read(bundle)
+        brought = await asyncio.to_thread(bundles.read, bundle)  # each of them is built, to see whether it can be
         indexes = {name: await self._app.published.index(home, name) for name in {one.name for one in brought}}
         if conflicts := [text for one in brought if (text := _conflict(indexes[one.name], one))]:
             raise DefinitionConflict(f"nothing was imported: {'; '.join(conflicts)}")
         if taken := sorted({one.name for one in brought if _in_code(one.name)}):
             raise DefinitionConflict(f"nothing was imported: this process has workflows named {', '.join(taken)}")
-        new = []
-        for one in brought:
-            if indexes[one.name].find(one.version) is None:
-                new.append(one)
-            await self._bring(one, by, tenant)
+        new = [one for one in brought if indexes[one.name].find(one.version) is None]
+        done: list[str] = []
+        for one in () if dry_run else brought:
+            try:
+                await self._bring(one, by, tenant)
+            except DefinitionConflict as error:
+                text = f"{error}; before it were imported: {', '.join(done) or 'none'}; after it nothing"
+                raise DefinitionConflict(text) from error
+            if one in new:
+                done.append(f"{one.name}@{one.version}")
         return new
 
     async def _bring(self, one: Definition, by: str, tenant: str | None) -> None:
@@ -298,7 +315,7 @@ class Definitions:
         cursor: tuple[int, str] | None = None
         while heads := await self._app.store.find(Query(home, workflow=DEFINITION, limit=_PAGE, cursor=cursor)):
             indexes = [(head, index_of(await whole(self._app.store, head))) for head in heads]
-            found += [_list(_name(head), index) for head, index in indexes if index.kind]
+            found += [_list(_name(head), index) for head, index in indexes if index.versions or index.draft is not None]
             cursor = heads[-1].started_at, heads[-1].key
         return sorted(found, key=lambda one: one.name)
 

@@ -140,6 +140,8 @@ def _after(index: Index, event: ev.EventReceived, row: Row) -> Index:
             if index.drafted == act.hash:
                 index = structs.replace(index, draft=None, drafted="")
             return structs.replace(index, kind=act.kind, versions=versions)
+        case "discarded":
+            return structs.replace(index, draft=None, drafted="")
         case "deprecated" | "restored":
             why = act.note if event.name == "deprecated" else None
             versions = tuple(

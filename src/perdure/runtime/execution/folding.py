@@ -126,5 +126,5 @@ class Mailbox:
 
 def _redrive(course: Course, wish: mail.RedriveLetter, now: int, message_id: str) -> None:
     """Not in this memory, which does not fit the log: it is parked, due at once, and loaded afresh."""
-    course.write(ev.Redriven(wish.reason, wish.by), now, message_id)
+    course.write(ev.Redriven(wish.reason, wish.by, wish.asked), now, message_id)
     course.stuck = None

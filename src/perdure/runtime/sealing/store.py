@@ -105,6 +105,10 @@ class SealedStore:
         found: set[str] = await self.inside.fresh(keys)
         return found
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        found: tuple[int, int] = await self.inside.extent(tenant, workflow)
+        return found
+
     # In.
 
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:

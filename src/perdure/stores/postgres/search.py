@@ -14,7 +14,7 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   h.state, h.waits, h.result, h.started_at, h.changed_at,
   case when w.due > n.now then w.holder end, w.due, coalesce(w.lapses, 0),
   (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
-  coalesce(w.token, 0), (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
+  coalesce(w.token, 0), h.base, (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
 from (select {schema}.now_us() as now offset 0) n, {schema}.heads h
   left join {schema}.wakes w on w.key = h.key
 where """
@@ -58,6 +58,14 @@ def fresh_statement(schema: str) -> str:
         "select u.k from unnest($1::text[]) u(k) where"
         f" (select {_COUNTS} and not {_BEGUN.format(schema=schema)}"
         f" from {schema}.heads h, {schema}.wakes w where h.key = u.k and w.key = u.k)"
+    )
+
+
+def extent_statement(schema: str) -> str:
+    longest = f"(select max(e.version) from {schema}.events e where e.key = h.key)"
+    return (
+        f"select count(*), coalesce(sum({longest}), 0)::bigint from {schema}.heads h"
+        " where h.tenant = $1 and h.workflow = $2"
     )
 
 

@@ -35,6 +35,7 @@ class Statements:
         self.backlog = call("backlog", 0)
         self.begun = search.begun_statement(schema)
         self.fresh = search.fresh_statement(schema)
+        self.extent = search.extent_statement(schema)
         self.steps = (
             f"insert into {schema}.events (key, version, type, data, at, fence, message_id) select * from"
             " unnest($1::text[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bigint[], $6::bigint[], $7::text[])"

@@ -352,6 +352,10 @@ class PostgresStore:
             found.setdefault(names[name], []).append(key)
         return found
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        count, rows = await self._look(tenant, lambda c: c.fetchrow(self._sql.extent, tenant, workflow))
+        return count, rows
+
     async def head(self, key: str) -> Head | None:
         found = await self._look(tenant_of(key), lambda c: c.fetchrow(self._sql.head, key))
         return None if found is None else search.read_head(found)

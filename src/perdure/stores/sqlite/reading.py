@@ -61,6 +61,13 @@ def listening(
     return {topic: keys for topic, keys in found.items() if keys}
 
 
+def extent(db: sqlite3.Connection, tenant: str, workflow: str) -> tuple[int, int]:
+    longest = "(select max(version) from events e where e.key = h.key)"
+    both = f"select count(*), coalesce(sum({longest}), 0) from heads h where h.tenant = ? and h.workflow = ?"
+    count, rows = db.execute(both, (tenant, workflow)).fetchone()
+    return count, rows
+
+
 def next_due(db: sqlite3.Connection, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
     wake = "select due from wakes where queue = ? and definition = ? and due is not null order by due limit 1"
     mail = (

@@ -14,7 +14,7 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(version) from events e where e.key = h.key), h.sha, h.parent, h.parent_ref, h.state, h.waits, h.result,
   h.started_at, h.changed_at, iif(w.due > :now, w.holder, null), w.due, coalesce(w.lapses, 0),
   (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
-  coalesce(w.token, 0), (select json_group_array(l.label) from labels l where l.key = h.key)
+  coalesce(w.token, 0), h.base, (select json_group_array(l.label) from labels l where l.key = h.key)
 from {source} left join wakes w on w.key = h.key
 where """
 #: A search by labels begins with the first of them, whatever else it asks for: its rows are in the order of the answer.

@@ -121,6 +121,9 @@ class SqliteStore:
     async def listening(self, tenant: str, topics: Sequence[str], limit: int, after: str = "") -> dict[str, list[str]]:
         return await self._run(self._reader, lambda db: reading.listening(db, tenant, topics, limit, after))
 
+    async def extent(self, tenant: str, workflow: str) -> tuple[int, int]:
+        return await self._run(self._reader, lambda db: reading.extent(db, tenant, workflow))
+
     async def head(self, key: str) -> Head | None:
         heads = await self._run(
             self._reader, lambda db: search.heads(db, "h.key = :key", {"key": key, "now": self._now()})

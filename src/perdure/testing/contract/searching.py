@@ -1,13 +1,27 @@
-"""Executions by what is known of them: `find`, its filters, its order and its pages."""
+"""Executions by what is known of them: `find`, its filters, its order and its pages; and the `extent` of a workflow."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.events import Paused
+from msgspec import Raw
+
+from perdure.core.events import Paused, Restarted
 from perdure.core.records import Park, Query, ShownStatus
 from perdure.ports import Store
-from perdure.testing.contract.stage import GRACE, ONE, THREE, TWO, StoreTests, begin, begun, head_of, scenario, take
+from perdure.testing.contract.stage import (
+    GRACE,
+    ONE,
+    THREE,
+    TWO,
+    StoreTests,
+    begin,
+    begun,
+    head_of,
+    scenario,
+    settled,
+    take,
+)
 
 
 class Searching(StoreTests):
@@ -122,6 +136,35 @@ class Searching(StoreTests):
         assert [len(page) for page in pages] == [5, 5, 2]
         assert [key for page in pages for key in page] == expected
         assert len(set(expected)) == 12
+
+    @scenario
+    async def test_a_head_tells_where_the_newest_checkpoint_is(self, store: Store) -> None:
+        hand = await begun(store)
+        assert (await head_of(store)).base == 1
+        await hand.commit(settled(1), Restarted(Raw(b"1"), ref=2))
+        assert [head.base for head in await store.find(Query("acme"))] == [(await head_of(store)).base] == [3]
+        await hand.end()
+        assert (await head_of(store)).base == 3
+
+    # How much there is of a workflow
+
+    @scenario
+    async def test_the_extent_of_a_workflow_rises_with_every_start_and_every_row(self, store: Store) -> None:
+        assert await store.extent("acme", "order") == (0, 0)
+        hand = await begun(store)
+        assert await store.extent("acme", "order") == (1, 1)
+        await hand.commit(settled(1))
+        assert await store.extent("acme", "order") == (1, 2)
+        await store.start([begin(TWO)], GRACE)
+        assert await store.extent("acme", "order") == (2, 3)
+        await hand.end()
+        assert await store.extent("acme", "order") == (2, 4)
+
+    @scenario
+    async def test_the_extent_of_a_workflow_is_that_of_one_tenant(self, store: Store) -> None:
+        await store.start([begin(ONE), begin("acme2/one"), begin(TWO, workflow="refund")], GRACE)
+        assert await store.extent("acme", "order") == await store.extent("acme2", "order") == (1, 1)
+        assert await store.extent("ac", "order") == (0, 0)
 
     @scenario
     async def test_filters_of_a_search_work_together(self, store: Store) -> None:
