@@ -15,7 +15,12 @@ PIP_FLAGS := --quiet --quiet --disable-pip-version-check --constraint constraint
 GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 SUBMAKE := $(MAKE) --no-print-directory
 
+# Tests write and sync very many small files. Where memory can hold them, and has room, they live there.
+SCRATCH := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'END { print ($$4 > 4000000) ? "/dev/shm" : "/tmp" }' || echo /tmp)
+
 export PYTHONHASHSEED ?= random
+# Tests start hundreds of processes, each of which would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
@@ -38,7 +43,7 @@ check: $(READY) ## format, lint, types, layers and the tests of the core: second
 test: $(READY) ## everything: the tools, all tests, then core, corpus and runtime on every other Python found
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools
 	@echo "== pytest, $$($(BIN)/python --version)"
-	@$(BIN)/python -m pytest $(AT_ONCE)
+	@$(call run_pytest,$(VENV),$(AT_ONCE))
 	@$(SUBMAKE) other-pythons
 
 bench: $(READY) ## measure
@@ -69,6 +74,12 @@ run-layers:
 	@echo "== import-linter"; $(BIN)/lint-imports --no-logo
 run-core:
 	@echo "== pytest tests/core"; $(BIN)/python -m pytest tests/core src/perdure/core
+
+# $(call run_pytest,folder,arguments): with a place for files that is removed again.
+define run_pytest
+	scratch=$$(mktemp -d $(SCRATCH)/perdure.XXXXXX); chmod 755 $$scratch; trap "rm -rf $$scratch" EXIT; \
+	TMPDIR=$$scratch $(1)/bin/python -m pytest $(2)
+endef
 
 # --- environments ----------------------------------------------------------------------------------------------------
 
@@ -103,6 +114,6 @@ other-pythons:
 		$(SUBMAKE) $(VENV)-$$version/.ready; \
 		test -e $(VENV)-$$version/.ready || continue; \
 		echo "== pytest tests/core tests/corpus tests/runtime, $$($(VENV)-$$version/bin/python --version)"; \
-		$(VENV)-$$version/bin/python -m pytest -p no:cacheprovider $(AT_ONCE) \
-			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows; \
+		( $(call run_pytest,$(VENV)-$$version,-p no:cacheprovider $(AT_ONCE) \
+			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows) ); \
 	done
