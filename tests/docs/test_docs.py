@@ -162,7 +162,7 @@ def free_port() -> str:
 
 def answer(words: list[str], printed: str, folder: Path) -> None:
     """Run a command until it answers as shown; one that changes something is run once."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode == 0 and fits(squeezed(done.stdout), squeezed(printed)):

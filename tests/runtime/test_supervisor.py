@@ -183,7 +183,7 @@ def test_ports_of_health_count_upwards(folder: Path) -> None:
         said = [re.findall(r"http://127.0.0.1:(\d+)", process.line("health and metrics on")) for _ in range(2)]
         assert sorted(said) == [[str(base)], [str(base + 1)]]
         for port in (base, base + 1):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=20) as answer:
                 assert answer.status == 200
         assert process.stop() == 0
 

@@ -415,7 +415,7 @@ def test_listeners_learn_of_it_at_the_callers_commit(postgres: str) -> None:
         async with opened(postgres) as store, session(postgres) as mine:
             async with mine.transaction():
                 await store.start_in(mine, [begin()], 0)
-            assert await asyncio.wait_for(stream.receive(10), 5) == [Hint("", "default")]
+            assert await asyncio.wait_for(stream.receive(10), 20) == [Hint("", "default")]
         await stream.close()
 
     asyncio.run(scenario())

@@ -72,7 +72,7 @@ def test_a_worker_with_much_in_hand_shares_with_others(redis_url: str) -> None:
         assert list(await busy.receive(1000))[: adapter.NEAR] == published[: adapter.NEAR]
         shared = {hint.key for hint in published[adapter.NEAR :]}
         received: set[str] = set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not received & shared:
                 await busy.publish(published)
                 received.update(hint.key for hint in await idle.receive(1000))
