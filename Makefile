@@ -6,7 +6,7 @@ PYTHON ?= python3
 OTHER_PYTHONS ?= 3.11 3.12 3.13
 
 # Many tests wait for processes and servers, so a few files of tests at once cost little.
-AT_ONCE ?= -n 3 --dist loadfile
+AT_ONCE ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 READY := $(VENV)/.ready

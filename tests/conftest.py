@@ -24,6 +24,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: What takes longest. Of files that run side by side, these begin first, so that nobody waits for them at the end.
+LONG = (
+    "tests/corpus/test_laws.py",
+    "tests/testing/test_simulate.py",
+    "tests/flows/test_scenes.py",
+    "tests/acceptance/test_cluster_load.py",
+    "tests/runtime/test_supervisor.py",
+    "tests/bench/test_bench.py",
+    "tests/testing/test_crashes.py",
+    "tests/docs/test_docs.py",
+    "tests/docs/test_examples.py",
+    "tests/http/test_fuzz.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {file: place for place, file in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for all tests of a run, started by the first that asks for it."""

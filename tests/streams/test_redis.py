@@ -462,7 +462,9 @@ def test_a_worker_that_leaves_with_full_hands_is_remembered(redis_url: str) -> N
     play(redis_url, body)
 
 
-def test_what_is_published_last_is_still_sent(redis_url: str) -> None:
+def test_what_is_published_last_is_still_sent(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "TIMEOUT", 30.0)  # what cannot be sent in that time is left behind, as it should be
+
     async def body(world: World) -> None:
         leaving = await world.open("client")
         await leaving.publish(hints(20_000))
