@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -114,9 +114,9 @@ def test_the_help_is_there_for_all_and_fast() -> None:
         result = runner.invoke(app, [*command.split(), "--help"])
         assert result.exit_code == 0
         assert "Example: perdure" in result.stdout or "PERDURE_" in result.stdout or not command
-    begun = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run([sys.executable, "-m", "perdure.cli.main", "--help"], check=True, capture_output=True)
-    assert time.monotonic() - begun < 2.0  # about 0.3 s where nothing else runs
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2.0  # about 0.3 s, or 0.7 s to compile it
 
 
 def test_usage_errors_end_with_2() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 
@@ -157,9 +156,7 @@ def test_a_start_that_waits_ends_cleanly_when_interrupted(gated: Shop) -> None:
             start.signal(signal.SIGINT)
             assert start.end() == 130
             assert start.seen == []
-        begun = time.monotonic()
         worker.signal(signal.SIGINT)
         worker.line("stopping: ")
         worker.signal(signal.SIGINT)
         assert worker.end() == 130
-        assert time.monotonic() - begun < 10

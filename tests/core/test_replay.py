@@ -893,7 +893,7 @@ def test_faults_are_errors_of_the_engine() -> None:
 
 
 def test_ten_thousand_events_replay_in_a_moment() -> None:
-    """About 0.1 s on the machine it was written on; ten times that is a mistake, not a slow day."""
+    """About 0.1 s for ten thousand on the machine it was written on; what grows with their square takes minutes."""
 
     async def main(n: int) -> int:
         return sum([await step(str(number)) for number in range(n)])
@@ -902,7 +902,7 @@ def test_ten_thousand_events_replay_in_a_moment() -> None:
     for n in range(10_000):
         settled = ev.ActionSettled(n + 1, "test_replay.step", Raw(b'["%d"]' % n), Raw(b"1"))
         rows.append(ev.row(settled, n + 2, SECOND + n))
-    began = time.perf_counter()
+    began = time.process_time()
     replay = replayed(main, rows)
-    assert time.perf_counter() - began < 1.5
+    assert time.process_time() - began < 5
     assert result(replay) == 10_000

@@ -87,15 +87,16 @@ BOOKKEEPING = (
 )
 
 
-def runs(member: str, seeds: int = 2) -> Iterator[Drive]:
+def runs(member: str, seeds: int = 2, first: int = 0) -> Iterator[Drive]:
     for case in cases(seeds * SEEDS, [member]):
-        yield Drive(case).run()
+        yield Drive(msgspec.structs.replace(case, seed=first + case.seed)).run()
 
 
 @each_member
 def test_every_prefix_stands_where_the_live_run_stood(member: str) -> None:
+    """Every Python tries an order of its own."""
     with trackless():
-        for live in runs(member, 3):
+        for live in runs(member, 1, first=1000 * (sys.version_info.minor - 11)):
             law(live)
 
 

@@ -24,13 +24,13 @@ Job: TypeAlias = tuple[str, ...]
 Done: TypeAlias = subprocess.CompletedProcess[str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Job, Future[Done]]]:
-    """Everything that a collected test asks for with its parameter `job`, begun at once."""
+    """Everything that a collected test of this file asks for with its parameter `job`, begun at once."""
     wanted: list[Job] = []
-    for item in request.session.items:
+    for item in request.session.items:  # of all files, also those that another process runs
         callspec = getattr(item, "callspec", None)
-        if callspec is not None and "job" in callspec.params:
+        if item.path == request.path and callspec is not None and "job" in callspec.params:
             wanted.append(callspec.params["job"])
     made: list[str] = []
     with ThreadPoolExecutor(6) as pool:

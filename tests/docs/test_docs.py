@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -42,6 +41,7 @@ from perdure.runtime.external.external import ExternalTasks
 from perdure.runtime.managing.tenants import Tenants
 from perdure.runtime.settings import MEANING, Settings
 from perdure.runtime.sources import CONFIG
+from perdure.testing.servers.ports import free_port
 from tests.docs import pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
@@ -130,7 +130,7 @@ def test_the_way_from_curl_to_production_works_as_it_is_shown(tmp_path: Path) ->
     # Given the program of the page, and a server on another port than the one that the page names
     page = text("howto/curl-to-production.md")
     (tmp_path / "shop.py").write_text(blocks(page)[0].code)
-    port = free_port()
+    port = str(free_port())
     shown = [
         (line.replace(":8470", f":{port}"), printed.replace(":8470", f":{port}")) for line, printed in commands(page)
     ]
@@ -154,15 +154,9 @@ def shell(line: str, folder: Path, **more: str) -> str:
     ).stdout
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def answer(words: list[str], printed: str, folder: Path) -> None:
     """Run a command until it answers as shown; one that changes something is run once."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode == 0 and fits(squeezed(done.stdout), squeezed(printed)):

@@ -6,13 +6,13 @@ import ast
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from perdure.testing.servers.ports import free_port
 from tests.docs.conftest import ROOT, Done, Job, environment
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -91,14 +91,11 @@ def test_hello_goes_on_after_an_interrupt(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_approval_over_curl(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     command = ["sh", str(ROOT / "examples/approval_curl.sh")]
     said = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**environment(), "PORT": port},
+        env={**environment(), "PORT": str(free_port())},
         capture_output=True,
         text=True,
         timeout=60,

@@ -422,7 +422,7 @@ async def test_a_circle_keeps_nothing_of_the_splits_it_has_passed(world: World) 
             "p": "parallel",
             "nap": pause("1m"),
             "a": ("action", {"action": "s_count_splits", "with": {"name": "a"}}),
-            "enough": ("condition", {"when": ".variables.n == 40"}),
+            "enough": ("condition", {"when": ".variables.n == 20"}),
             "count": ("set", {"variables": {"n": "${ .variables.n + 1 }"}}),
         },
         "start > beside > long",

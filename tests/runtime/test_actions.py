@@ -256,7 +256,7 @@ async def test_a_cancelled_action_is_told(world: World) -> None:
 
     run = await world.start(race)
     assert await run.result() == "cut"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await stopped.wait()
     assert "ActionCancelled" in [entry.type for entry in await run.log()]
 

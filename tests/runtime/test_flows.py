@@ -471,6 +471,6 @@ async def test_a_result_that_is_there_is_given_at_once() -> None:
         run = await app.start(quick)
         while await run.status() != "completed":
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await run.result() == 7
             assert await run.result() == 7

@@ -229,7 +229,7 @@ def check(store: str, folder: Path) -> None:
 
 
 def scraped(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 

@@ -124,7 +124,7 @@ def test_a_place_that_was_given_to_somebody_who_left_is_passed_on() -> None:
         await asyncio.sleep(0)
         slots.leave()
         leaves.cancel()  # it has its place but does not know it yet
-        await asyncio.wait_for(asyncio.gather(leaves, stays, return_exceptions=True), 5)
+        await asyncio.wait_for(asyncio.gather(leaves, stays, return_exceptions=True), 20)
         assert leaves.cancelled()
         slots.leave()
         assert slots.free == 1
@@ -141,7 +141,7 @@ def test_who_stops_waiting_for_the_worker_gives_the_place_of_its_action_back() -
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         slots.leave("other", None)
-        await asyncio.wait_for(slots.enter("a", "few", 1), 1)
+        await asyncio.wait_for(slots.enter("a", "few", 1), 20)
 
     asyncio.run(body())
 

@@ -129,7 +129,12 @@ def test_a_cancellation_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_the_action_knows_about_itself_and_its_heartbeats_arrive(tmp_path: Path) -> None:
-    key, attempt, fenced, execution, progress, cancelled = run(tmp_path, "counts")
+    async def main() -> Any:
+        async with Perdure(f"sqlite:///{tmp_path / 'p.db'}", pool=1) as app, app.working():
+            await (await app.start(calls, "process_number")).result()  # to start one may take longer than the silence
+            return await (await app.start(calls, "counts", id="run")).result()
+
+    key, attempt, fenced, execution, progress, cancelled = asyncio.run(main())
     assert (attempt, fenced, execution, cancelled) == (2, True, "run", False)
     assert progress["n"] in (0, 1, 2)  # written once a second
     assert key.startswith("default/run/") and key.endswith("/counts")

@@ -21,6 +21,7 @@ import pytest
 from perdure.errors import SettingsError
 from perdure.runtime import service, supervisor
 from perdure.runtime.supervisor import Supervisor
+from perdure.testing.servers.ports import free_port
 from tests.cli.processes import Process
 
 FLOW = """
@@ -178,12 +179,12 @@ def test_when_the_supervisor_is_killed_the_workers_drain(folder: Path) -> None:
 
 
 def test_ports_of_health_count_upwards(folder: Path) -> None:
-    base = free_ports()
+    base = free_port(beside=2)
     with workers(folder, "--health", f"127.0.0.1:{base}") as process:
         said = [re.findall(r"http://127.0.0.1:(\d+)", process.line("health and metrics on")) for _ in range(2)]
         assert sorted(said) == [[str(base)], [str(base + 1)]]
         for port in (base, base + 1):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=20) as answer:
                 assert answer.status == 200
         assert process.stop() == 0
 
@@ -332,22 +333,8 @@ def alive(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def until(condition: Callable[[], bool], timeout: float = 15) -> None:
+def until(condition: Callable[[], bool], timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def free_ports() -> int:
-    """The first of two that nobody uses."""
-    import socket
-
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            try:
-                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-            except OSError:
-                continue
-            return int(one.getsockname()[1])

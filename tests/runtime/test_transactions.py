@@ -163,7 +163,7 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
             return await slow("entry")
 
         run = await app.start(once, id="z")
-        await asyncio.wait_for(inside.wait(), 10)
+        await asyncio.wait_for(inside.wait(), 30)
         worker: Any = app.worker
         worker.residents[run.key].lease_until = float("inf")  # it does not notice that its lease is over
         await connection.execute(
@@ -172,7 +172,7 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
         schema = await connection.fetchval("select current_schema()")
         base = app.settings.store.partition("?")[0]
         async with Perdure(f"{base}?schema={schema}", lease=5) as other, other.working():
-            await asyncio.wait_for(_taken_over(other, run.key), 10)
+            await asyncio.wait_for(_taken_over(other, run.key), 30)
             go_on.set()
             assert await other.get("z").result(timeout=20) == "try 2"
         assert await entries(connection) == ["entry 2"]

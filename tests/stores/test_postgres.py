@@ -41,8 +41,8 @@ from tests.stores.edited import Edited
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture(autouse=True)
-    def _schema(self, postgres: str) -> None:
-        self.url = postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
+    def _schema(self, emptied_postgres: str) -> None:
+        self.url = emptied_postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
 
     async def make_store(self) -> Store:
         return PostgresStore(self.url, clock=self.clock)
@@ -425,7 +425,7 @@ def test_listeners_learn_of_it_at_the_callers_commit(postgres: str) -> None:
         async with opened(postgres) as store, session(postgres) as mine:
             async with mine.transaction():
                 await store.start_in(mine, [begin()], 0)
-            assert await asyncio.wait_for(stream.receive(10), 5) == [Hint("", "default")]
+            assert await asyncio.wait_for(stream.receive(10), 20) == [Hint("", "default")]
         await stream.close()
 
     asyncio.run(scenario())

@@ -178,7 +178,7 @@ def test_a_hold_that_waits_holds_up_no_park_of_another_worker(postgres: str) -> 
             await connection.execute(f"select 1 from {here._sql.schema}.wakes where key = $1 for update", TWO)
             waiting = asyncio.create_task(there.hold([ONE, TWO], "w2", LEASE))
             await asyncio.wait([waiting], timeout=0.1)
-            assert await asyncio.wait_for(busy.park(settled()), 1) == "ok"
+            assert await asyncio.wait_for(busy.park(settled()), 20) == "ok"
             assert not waiting.done()
         # What was given back while it waited is asked for again.
         assert all(isinstance(answer, Held) for answer in await waiting)

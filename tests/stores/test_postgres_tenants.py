@@ -20,6 +20,7 @@ from perdure.stores.postgres import PostgresStore, migrations, search
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.connections import Connection
 from perdure.testing.contract import DEFINITIONS, GRACE, QUEUES, StoreContract, accepted, begin, begun, letter
+from perdure.testing.contract.stage import ManualClock
 from tests.stores.test_postgres import application, opened, play_all, session
 
 MINE, YOURS = "acme/1", "evil/1"
@@ -39,26 +40,36 @@ class Granted(PostgresStore):
 class TestAsTheApplication(StoreContract):
     """The whole contract for a role that the policies hold for."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def application_url(cls, class_postgres: str) -> Iterator[str]:
+        """The address of the schema for a role of its own."""
+        url = class_postgres + "&synchronous_commit=off&unsafe=yes"
+        role = f"app_{read_address(url).schema}"
+        asyncio.run(cls._admit(url, role))
+        yield re.sub(r"//[^@]*@", f"//{role}:secret@", url)
+        asyncio.run(cls._drop(url, role))
+
     @pytest.fixture(autouse=True)
-    def _role(self, postgres: str) -> Iterator[None]:
-        self.url = postgres + "&synchronous_commit=off&unsafe=yes"
-        self.role = f"app_{read_address(postgres).schema}"
-        yield
-        asyncio.run(self._drop(postgres))
+    def _role(self, application_url: str, emptied_postgres: str) -> None:
+        self.url = application_url
 
     async def make_store(self) -> Store:
-        owner = PostgresStore(self.url, clock=self.clock)
-        await owner.open()
-        async with session(self.url) as connection:
-            await connection.execute(f"create role {self.role} login password 'secret'")
-        await owner.grant_application(self.role)
-        await owner.close()
-        return Granted(re.sub(r"//[^@]*@", f"//{self.role}:secret@", self.url), clock=self.clock)
+        return Granted(self.url, clock=self.clock)
 
-    async def _drop(self, url: str) -> None:
+    @staticmethod
+    async def _admit(url: str, role: str) -> None:
+        owner = PostgresStore(url, clock=ManualClock())
+        await owner.open()
         async with session(url) as connection:
-            if await connection.fetchval("select 1 from pg_roles where rolname = $1", self.role):
-                await connection.execute(f"drop owned by {self.role}; drop role {self.role}")
+            await connection.execute(f"create role {role} login password 'secret'")
+        await owner.grant_application(role)
+        await owner.close()
+
+    @staticmethod
+    async def _drop(url: str, role: str) -> None:
+        async with session(url) as connection:
+            await connection.execute(f"drop owned by {role}; drop role {role}")
 
 
 @asynccontextmanager

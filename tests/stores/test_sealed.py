@@ -63,8 +63,8 @@ class TestSealedSqlite(StoreContract):
 
 class TestSealedPostgres(StoreContract):
     @pytest.fixture(autouse=True)
-    def _schema(self, postgres: str) -> None:
-        self.url = postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
+    def _schema(self, emptied_postgres: str) -> None:
+        self.url = emptied_postgres + "&synchronous_commit=off&unsafe=yes"  # what it does is the same, and sooner
 
     async def make_store(self) -> Store:
         return sealed_store(PostgresStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))

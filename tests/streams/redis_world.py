@@ -56,7 +56,7 @@ class World:
         await self.client.eval(script, 1, self.queue(queue), str(count))
 
 
-def play(url: str, body: Callable[[World], Awaitable[None]], limit: float = 20) -> None:
+def play(url: str, body: Callable[[World], Awaitable[None]], limit: float = 60) -> None:
     async def scenario() -> None:
         client: Redis = Redis.from_url(url, protocol=2)
         world = World(url, client)
@@ -69,7 +69,7 @@ def play(url: str, body: Callable[[World], Awaitable[None]], limit: float = 20) 
     asyncio.run(scenario())
 
 
-async def got(stream: RedisStream, count: int = 1, limit: float = 5) -> list[Hint]:
+async def got(stream: RedisStream, count: int = 1, limit: float = 20) -> list[Hint]:
     """Receive and ack so many hints that are not just a call to look."""
     hints: list[Hint] = []
     async with asyncio.timeout(limit):
@@ -80,7 +80,7 @@ async def got(stream: RedisStream, count: int = 1, limit: float = 5) -> list[Hin
     return hints
 
 
-async def told_to_look(stream: RedisStream, queue: str = "default", limit: float = 5) -> list[Hint]:
+async def told_to_look(stream: RedisStream, queue: str = "default", limit: float = 20) -> list[Hint]:
     """Wait for the call to look, and return what came until then."""
     came: list[Hint] = []
     async with asyncio.timeout(limit):
@@ -89,7 +89,7 @@ async def told_to_look(stream: RedisStream, queue: str = "default", limit: float
     return came
 
 
-async def until(true: Callable[[], Any], limit: float = 5) -> None:
+async def until(true: Callable[[], Any], limit: float = 20) -> None:
     """Wait for something that the adapter does by itself."""
     deadline = time.monotonic() + limit
     while True:

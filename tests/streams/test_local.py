@@ -46,7 +46,7 @@ def run(body: Callable[[LocalStream, LocalStream], Awaitable[None]]) -> None:
         await worker.open("w1", ["default"])
         await client.open("client", [])
         try:
-            await asyncio.wait_for(body(worker, client), 10)
+            await asyncio.wait_for(body(worker, client), 60)
         finally:
             await worker.close()
             await client.close()
@@ -109,7 +109,7 @@ def test_one_file_by_two_names_is_one_stream(tmp_path: Path) -> None:
         await one.open("w1", ["default"])
         await two.open("w2", [])
         await two.publish([Hint("acme/one", "default")])
-        assert await asyncio.wait_for(one.receive(1), 5) == [Hint("acme/one", "default")]
+        assert await asyncio.wait_for(one.receive(1), 20) == [Hint("acme/one", "default")]
         await one.close()
         await two.close()
 

@@ -57,7 +57,7 @@ async def listener(url: str) -> AsyncIterator[list[str]]:
 
 
 async def got(stream: PostgresStream) -> Sequence[Hint]:
-    return await asyncio.wait_for(stream.receive(100), 5)
+    return await asyncio.wait_for(stream.receive(100), 20)
 
 
 @asynccontextmanager
@@ -68,7 +68,7 @@ async def wire(url: str) -> AsyncIterator[Proxy]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.01)
 

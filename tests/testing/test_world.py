@@ -46,7 +46,7 @@ async def test_thirty_days_of_timers_and_retries_take_moments(world):
     assert await world.run(month, 1) == 31
     assert world.now().month == 1 and world.now().day == 31
     await world.check()
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
 
 
 @action
@@ -114,7 +114,7 @@ def test_waiting_for_what_never_comes_is_an_error_that_says_why():
     began = time.monotonic()
     with pytest.raises(Deadlock, match="lonely is waiting: waits for the event love"):
         run(main())
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_a_test_that_looks_for_ever_is_called_off(monkeypatch):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -252,9 +253,15 @@ def look(environ: Mapping[str, str] | None = None, **chosen: Any) -> Found:
     return found
 
 
+@cache
+def _kinds() -> dict[str, Any]:
+    """The type of every setting. To find them takes milliseconds, and tests make very many applications."""
+    return {field.name: field.type for field in msgspec.structs.fields(Settings)}
+
+
 def _take(found: Found, layer: Iterable[Said]) -> None:
     """One layer above those before. Within it, a setting that is named twice must be the same both times."""
-    kinds = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    kinds = _kinds()
     here: dict[str, Said] = {}
     for said in layer:
         try:

@@ -14,11 +14,12 @@ import importlib.util
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from perdure.testing.servers.ports import free_port
 
 VARIABLE = "PERDURE_TEST_POSTGRES"
 
@@ -71,7 +72,7 @@ class PostgresServer:
         owner = _owner()
         if owner is not None:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
-        self._port = _free_port()
+        self._port = free_port()
         self._warden = subprocess.Popen(
             ["/bin/sh", "-c", _WARDEN, "warden", str(_binaries() / "pg_ctl"), str(self._folder)],
             stdin=subprocess.PIPE,
@@ -168,10 +169,3 @@ def _owner() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     raise NoServer("PostgreSQL does not run as root, and there is neither a user postgres nor nobody to run it as")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

