@@ -62,6 +62,7 @@ def execution(one: ExecutionOut) -> ExecutionOut:
         one.parent,
         one.lane,
         one.mail,
+        began_as=one.began_as,
     )
 
 
