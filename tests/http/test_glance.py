@@ -28,7 +28,7 @@ from perdure.http.forms import LogOut
 from perdure.http.gate import Gate
 from perdure.http.keys import Keys
 from perdure.http.route import Answer, Route
-from perdure.runtime.managing.schedules import Fired, Schedule
+from perdure.runtime.managing.scheduled import Fired, Schedule
 from tests.http.every import GLANCES, body_of, path_of, place_of
 from tests.http.test_api import Door, People, opened, problem
 
@@ -154,7 +154,7 @@ async def _poison(door: Door) -> None:
 
 async def _furnish(door: Door) -> dict[str, list[str]]:
     """Something of every kind, with the word in it; gives what can be named in a path."""
-    callback = {"url": f"http://127.0.0.1:1/{WORD}", "secret": f"file:{WORD}"}
+    callback = {"url": f"http://127.0.0.1:1/{WORD}", "secret": f"secret://{WORD}"}
     await _begin(door, "glance-waits", "waits", "waiting")
     await _begin(door, "glance-waits", "paused", "waiting")
     await _begin(door, "glance-waits", "stopped", "waiting")
@@ -179,7 +179,7 @@ async def _furnish(door: Door) -> dict[str, list[str]]:
     await _done(door, "definitions/glance-graph/deprecate", {"version": 1, "reason": WORD})
     await _done(door, "schedules", DAILY)
     await _done(door, "bulk", {"act": "send", "event": "x", "payload": WORD, "filter": {"workflow": "none"}})
-    await _done(door, "hooks", {"name": "hook", "does": {"do": "start", "workflow": "x"}, "secret": f"file:{WORD}"})
+    await _done(door, "hooks", {"name": "hook", "does": {"do": "start", "workflow": "x"}, "secret": f"secret://{WORD}"})
     await _done(door, "executions/stuck/events", {"name": "go", "payload": WORD})
     for id, status in (("stuck", "stuck"), ("paused", "paused"), ("stopped", "cancelled"), ("graph", "completed")):
         await door.app.get(id, "acme").until(status)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def furnished(tmp_path: Path) -> Furnished:
     (tmp_path / "acme" / WORD).write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
     async def main(test: Test) -> None:
-        app = Perdure("memory://", secret_files=str(tmp_path), outbound_private=True)
+        app = Perdure("memory://", secrets=str(tmp_path), outbound_private=True)
         transport = httpx.ASGITransport(app=api(app, People()))
         async with app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             door = Door(app, client)
