@@ -27,7 +27,7 @@ _RAW = Raw(msgspec.json.encode(REDACTED))
 _NAMES = frozenset(
     {"by", "event", "from_state", "holder", "name", "node", "parent_queue", "queue", "to_state", "workflow"}
 )
-_IDS = frozenset({"forked", "hash", "id", "parent", "ref", "version"})
+_IDS = frozenset({"asked", "forked", "hash", "id", "parent", "ref", "version"})
 _TIMES = frozenset({"began", "deadline", "due", "until"})
 _COUNTS = frozenset({"attempt", "attempts", "draws", "free", "lapses", "put_off", "since", "tries"})
 _SORTS = frozenset({"cause", "forced", "inner", "kind", "now", "status", "type"})
