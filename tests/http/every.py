@@ -98,7 +98,10 @@ SCOPES: dict[Place, Scope | None] = {
 
 #: What an observer may call: where it says what is left of the answer without its data, with these parameters.
 GLANCES: dict[Place, set[str]] = {
-    ("GET", "/v1/executions"): {"status", "workflow", "after", "before", "parent", "field", "limit", "cursor"},
+    ("GET", "/v1/executions"): {
+        *("status", "workflow", "after", "before", "parent", "limit", "cursor"),
+        *("field", "correlation", "tag"),  # refused: who finds by a value knows it
+    },
     ("GET", "/v1/executions/{id}"): set(),
     ("GET", "/v1/executions/{id}/log"): {"after", "until", "limit"},
     ("GET", "/v1/executions/{id}/why"): set(),
