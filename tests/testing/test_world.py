@@ -139,7 +139,7 @@ def test_a_world_outside_of_virtual_time_says_what_to_do():
         asyncio.run(main())
 
 
-@workflow(queue="far-away")
+@workflow(name="far-away-from-all", queue="far-away")
 async def elsewhere() -> str:
     return "done"
 
