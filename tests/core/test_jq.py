@@ -272,10 +272,10 @@ RUNAWAYS = [
 
 @pytest.mark.parametrize("text", RUNAWAYS)
 def test_what_runs_away_is_stopped_soon(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ExpressionError) as raised:
         list(jq.compile(text).each("x"))
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1  # of this process: others may be busy
     assert "more than" in str(raised.value) or "deeper than" in str(raised.value) or "failed" in str(raised.value)
 
 
@@ -457,20 +457,20 @@ EVIL = [
 
 @pytest.mark.parametrize("pattern", EVIL)
 def test_a_pattern_that_may_take_for_ever_is_refused_at_once(pattern: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ExpressionError):
         jq.compile("test($p)", ["p"]).one("a" * 30 + "!", p=pattern)
-    assert time.perf_counter() - began < 0.2
+    assert time.process_time() - began < 0.2
 
 
 @pytest.mark.parametrize("pattern", ["a*a*a*b", ".*.*.*x", "\\s*a*\\s*a*\\s*b", "(a?)(a?)(a?)(a?)a*a*b", "^a*a*a*$b"])
 def test_a_pattern_with_a_costly_worst_case_takes_only_short_texts(pattern: str) -> None:
     program = jq.compile("test($p)", ["p"])
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ExpressionError, match="may take too long"):
         program.one("a" * 3000, p=pattern)
     program.one("a" * 20, p=pattern)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
@@ -491,9 +491,9 @@ def test_a_pattern_with_a_costly_worst_case_takes_only_short_texts(pattern: str)
 )
 @pytest.mark.parametrize("text", ["a" * 3000, "a-" * 1500, "1," * 1500, "/a" * 1500, "foo" * 1000])
 def test_patterns_of_practice_pass_and_are_quick(pattern: str, text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     jq.compile("test($p)", ["p"]).one(text, p=pattern)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_long_texts_and_patterns_are_refused() -> None:

