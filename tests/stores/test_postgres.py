@@ -18,6 +18,7 @@ from perdure.ports import Joining, Store
 from perdure.runtime.urls import connect
 from perdure.stores.postgres import PostgresStore, columns, migrations
 from perdure.stores.postgres.address import read_address
+from perdure.stores.postgres.columns import numbers
 from perdure.streams.postgres import PostgresStream
 from perdure.testing.contract import (
     DEFINITIONS,
@@ -368,7 +369,7 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
 
 async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> None:
     sql = store._sql
-    nothing = [None] * len(keys)
+    nothing = numbers([None] * len(keys))
     await connection.fetch(sql.claim, QUEUES, DEFINITIONS, 5, GRACE)
     await connection.fetch(sql.next_due, QUEUES, DEFINITIONS)
     await connection.fetch(sql.message, keys[0], "m1")

@@ -291,7 +291,7 @@ def test_a_lane_is_never_held_twice_although_the_older_start_commits_later(postg
 
 async def hold_in(store: PostgresStore, connection: Any, key: str) -> None:
     """Hold inside a transaction that stays open."""
-    taken = await connection.fetch(store._sql.hold, [key], [None], [None], "w1", LEASE, 8, sorted(PROGRESS))
+    taken = await connection.fetch(store._sql.hold, [key], "{NULL}", "{NULL}", "w1", LEASE, 8, sorted(PROGRESS))
     assert next(what for what, *_ in taken) == 0
 
 

@@ -1,6 +1,8 @@
 """From records to the arrays that the functions in the database take: one list per parameter, in their order.
 
-Everything is sorted by key here, because the database locks what it writes in the order in which it comes.
+Everything is sorted by key here, because the database locks what it writes in the order in which it comes. Numbers go
+as the text of an array: the driver looks at each element of a list for quite some time, and this is most of what it has
+to do for a commit.
 """
 
 from __future__ import annotations
@@ -12,12 +14,40 @@ from typing import Any, TypeAlias
 from perdure.core.records import Commit, End, Mail, Park, Row, Start, labels_of, lane_of, tenant_of, topics_of
 from perdure.stores.ticker import RESTARTED
 
-Columns: TypeAlias = list[list[Any]]
+Column: TypeAlias = list[Any] | str
+Columns: TypeAlias = Sequence[Column]
+_Lists: TypeAlias = list[list[Any]]
+#: Where the columns of rows have numbers, and where those of the heads of starts have them.
+ROWS = ("", "bigint[]", "smallint[]", "", "bigint[]", "bigint[]", "")
+_NUMBER = "bigint[]"
+HEADS = ("", "", "", "", "", "", "", "", _NUMBER, "", _NUMBER, "", "", _NUMBER, _NUMBER)
+#: The same of what else is in a commit: parks, ends, fired timers, mail that is done, statuses, bases.
+SETTLED = (
+    *("", _NUMBER, "int[]", "", _NUMBER, "", ""),
+    *("", _NUMBER, "int[]", "", "", ""),
+    *("", _NUMBER),
+    *("", ""),
+    *("", ""),
+    *("", _NUMBER),
+)
+
+
+def numbers(column: Sequence[int | None]) -> str:
+    """The text of an array.
+
+    >>> numbers([1, None, -3])
+    '{1, NULL, -3}'
+    """
+    return f"{{{str(list(column))[1:-1].replace('None', 'NULL')}}}"
+
+
+def _sent(columns: _Lists, types: Sequence[str]) -> Columns:
+    return [numbers(column) if type else column for column, type in zip(columns, types, strict=True)]
 
 
 def rows_columns(rows: Iterable[tuple[str, Row]]) -> Columns:
     """Keys, versions, types, datas, ats, fences, message ids."""
-    columns: Columns = [[], [], [], [], [], [], []]
+    columns: _Lists = [[], [], [], [], [], [], []]
     keys, versions, types, datas, ats, fences, ids = (column.append for column in columns)
     for key, row in rows:
         keys(key)
@@ -27,7 +57,7 @@ def rows_columns(rows: Iterable[tuple[str, Row]]) -> Columns:
         ats(row.at)
         fences(row.fence)
         ids(row.message_id)
-    return columns
+    return _sent(columns, ROWS)
 
 
 def starts_columns(starts: Iterable[Start]) -> Columns:
@@ -56,13 +86,14 @@ def starts_columns(starts: Iterable[Start]) -> Columns:
         )
         for place, start in ordered
     ]
-    columns: Columns = [list(column) for column in zip(*heads, strict=True)] if heads else [[] for _ in range(15)]
-    return columns + rows_columns((start.key, row) for _, start in ordered for row in start.rows)
+    columns = [list(column) for column in zip(*heads, strict=True)] if heads else [[] for _ in HEADS]
+    rows = rows_columns((start.key, row) for _, start in ordered for row in start.rows)
+    return [*_sent(columns, HEADS), *rows]
 
 
 def topics_columns(starts: Iterable[Start]) -> Columns:
     """The parameters of `listen`: keys, shas, topics."""
-    columns: Columns = [[], [], []]
+    columns: _Lists = [[], [], []]
     for start in sorted(starts, key=lambda one: one.key):
         for topic in topics_of(start):
             _append(columns, start.key, start.sha, topic)
@@ -74,7 +105,7 @@ def labels_columns(starts: Iterable[Start]) -> Columns:
     labelled = [start for start in starts if start.correlation is not None or start.tags]
     if not labelled:
         return []
-    columns: Columns = [[], [], []]
+    columns: _Lists = [[], [], []]
     for start in sorted(labelled, key=lambda one: one.key):
         for label in labels_of(start.key, start.correlation, start.tags):
             _append(columns, start.key, start.sha, label)
@@ -82,7 +113,7 @@ def labels_columns(starts: Iterable[Start]) -> Columns:
 
 
 def mail_columns(mail: Iterable[Mail]) -> Columns:
-    columns: Columns = [[], [], [], []]
+    columns: _Lists = [[], [], [], []]
     keys, ids, shas, datas = (column.append for column in columns)
     for one in mail:
         keys(one.key)
@@ -94,12 +125,12 @@ def mail_columns(mail: Iterable[Mail]) -> Columns:
 
 def group_columns(group: Sequence[Commit]) -> Columns:
     """The parameters of `commit_group`, except whether to be careful."""
-    parks: Columns = [[], [], [], [], [], [], []]
-    ends: Columns = [[], [], [], [], [], []]
-    fired: Columns = [[], []]
-    done: Columns = [[], []]
-    statuses: Columns = [[], []]
-    bases: Columns = [[], []]
+    parks: _Lists = [[], [], [], [], [], [], []]
+    ends: _Lists = [[], [], [], [], [], []]
+    fired: _Lists = [[], []]
+    done: _Lists = [[], []]
+    statuses: _Lists = [[], []]
+    bases: _Lists = [[], []]
     for commit in group:
         match commit.settle:
             case Park() as park:
@@ -126,10 +157,10 @@ def group_columns(group: Sequence[Commit]) -> Columns:
         if base > 1:
             _append(bases, commit.key, base)
     rows = rows_columns((commit.key, row) for commit in group for row in commit.rows)
-    return rows + parks + ends + fired + done + statuses + bases
+    return [*rows, *_sent(parks + ends + fired + done + statuses + bases, SETTLED)]
 
 
-def _append(columns: Columns, *values: Any) -> None:
+def _append(columns: _Lists, *values: Any) -> None:
     for column, value in zip(columns, values, strict=True):
         column.append(value)
 

@@ -219,8 +219,8 @@ class PostgresStore:
         remembered = [known.get(key, (None, None)) for key in keys]
         parameters = (
             keys,
-            [version for version, _ in remembered],
-            [token for _, token in remembered],
+            columns.numbers([version for version, _ in remembered]),
+            columns.numbers([token for _, token in remembered]),
             me,
             lease,
             _TAKEN_OVER,
