@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,6 +200,17 @@ async def test_a_task_outlives_crashes_and_checkpoints(world: World) -> None:
     assert (await the_task(world, run)).id == task.id
     await world.app.tasks.complete(task.id, {"ok": True}, by="bob", roles=["heads"])
     assert (await run.result())["by"] == "bob"
+
+
+async def test_a_crash_at_any_point_changes_nothing(world: World) -> None:
+    async def answer(run: Run[Any]) -> None:
+        people = run._app.tasks
+        while not (page := await people.list(execution=run.id)).tasks:
+            await asyncio.sleep(0.1)
+        await people.complete(page.tasks[0].id, {"ok": True}, by="bob", roles=["heads"], event_id="e", wait="1h")
+
+    report = await world.crash_everywhere(made("asking-crash"), {"who": "ann", "days": 3}, send=answer)
+    assert report.status == "completed"
 
 
 async def test_a_fork_asks_for_itself(world: World) -> None:
