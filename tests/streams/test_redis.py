@@ -13,6 +13,7 @@ from perdure.ports import Stream
 from perdure.runtime import urls
 from perdure.runtime.settings import Settings
 from perdure.streams.redis import RedisStream, house, stream as adapter
+from perdure.streams.redis.arrivals import APART, SHARED
 from perdure.streams.redis.hand import STALLED, Entry, Hand
 from perdure.streams.redis.keys import CHANNELS, Keys
 from perdure.testing.contract import StreamContract
@@ -469,7 +470,42 @@ def test_what_is_published_last_is_still_sent(redis_url: str, monkeypatch: pytes
         leaving = await world.open("client")
         await leaving.publish(hints(20_000))
         await leaving.close()
-        assert await world.client.xlen(world.queue()) == 20_000
+        entries = await world.client.xrange(world.queue())
+        assert len(entries) < 20_000 / 7, "many hints share an entry"
+        assert len({key for _, fields in entries for key in fields[b"e"].split(b"\n")}) == 20_000
+
+    play(redis_url, body)
+
+
+def test_an_entry_that_hints_share_is_acked_with_the_last_of_them(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        client, worker = await world.open("client"), await world.open("w1", "default")
+        await client.publish(hints(SHARED * APART))
+        taken: list[Hint] = []
+        while len(taken) < SHARED * APART:
+            taken += await worker.receive(1000)
+        assert await world.pending() == APART
+        await worker.ack([hint for hint in taken if hint != taken[0]])
+        await until_pending(world, 1)
+        await worker.ack(taken[:1])
+        await until_pending(world, 0)
+
+    async def until_pending(world: World, count: int) -> None:
+        async def is_so() -> bool:
+            return await world.pending() == count
+
+        await until(is_so)
+
+    play(redis_url, body)
+
+
+def test_few_hints_stay_apart_so_that_others_get_some(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        await (await world.open("client")).publish(hints(2 * APART - 1))
+        await until(lambda: there(world))
+
+    async def there(world: World) -> bool:
+        return bool(await world.client.xlen(world.queue()) == 2 * APART - 1)
 
     play(redis_url, body)
 

@@ -230,7 +230,8 @@ def test_what_could_not_be_sent_is_sent_later_but_not_all_of_it(
     async def body(world: World) -> None:
         worker, client = await world.open("w1", "default"), await world.open("client")
         own.kill()
-        await client.publish([Hint(f"acme/{number}", "default") for number in range(50)])
+        for number in range(50):
+            await client.publish([Hint(f"acme/{number}", "default")])
         await until(lambda: client.lost == 40)
         own.start()
         assert {hint.key for hint in await got(worker, 10)} == {f"acme/{number}" for number in range(40, 50)}

@@ -1,12 +1,13 @@
 """Where entries become hints: what was read, claimed or found pending comes in here.
 
 Rules kept here: an entry that cannot be read is acked and dropped, or it would come back for ever; one that is being
-taken care of already does not come in twice.
+taken care of already does not come in twice. Where many hints go out at once some share an entry, which spares both
+sides and Redis most of the work; few stay apart, so that those who are free each get some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.core.records import Hint
@@ -22,12 +23,25 @@ Raw: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
 #: A dead worker's stream does not grow beyond this.
 OWN_LENGTH = 10_000
 _KEY, _QUEUE, _NOT_FOR = b"e", b"q", b"a"
+#: Hints that share an entry, at most; and entries into which hints are divided before any of them share one.
+SHARED, APART = 8, 16
 
 
 def to_queue(keys: Keys, hint: Hint, not_for: str = "") -> Command:
     """For whoever is free, but rather not for one."""
-    fields = (_KEY, hint.key.encode(), *((_NOT_FOR, not_for.encode()) if not_for else ()))
-    return ("XADD", keys.queue_for(hint.queue, hint.key), "*", *fields)
+    more = (_NOT_FOR, not_for.encode()) if not_for else ()
+    return ("XADD", keys.queue_for(hint.queue, hint.key), "*", _KEY, hint.key.encode(), *more)
+
+
+def to_queues(keys: Keys, hints: Iterable[Hint]) -> Iterator[Command]:
+    """For whoever is free."""
+    streams: dict[str, list[str]] = {}
+    for hint in hints:
+        streams.setdefault(keys.queue_for(hint.queue, hint.key), []).append(hint.key)
+    for stream, those in streams.items():
+        size = max(1, min(SHARED, len(those) // APART))
+        for first in range(0, len(those), size):
+            yield ("XADD", stream, "*", _KEY, "\n".join(those[first : first + size]).encode())
 
 
 def to_worker(keys: Keys, hint: Hint, worker: str) -> Command:
@@ -68,16 +82,18 @@ class Arrivals:
             entry = Entry(stream, id)
             if again and self._hand.knows(entry):
                 continue
-            hint = self._read(stream, fields or {})
-            if hint is None:
+            hints = self._read(stream, fields or {})
+            if not hints:
                 useless.append(entry)
             elif (fields or {}).get(_NOT_FOR) == self._inbox.me.encode():
                 # Back once, for whoever has waited longer for something to read; if that is nobody, it is for us.
                 useless.append(entry)
-                self._sender.send(to_queue(self._keys, hint))
+                for command in to_queues(self._keys, hints):
+                    self._sender.send(command)
             else:
-                self._hand.take(hint, entry, counts=stream != self._own)
-                self._inbox.put(hint)
+                for hint in hints:
+                    self._hand.take(hint, entry, counts=stream != self._own)
+                    self._inbox.put(hint)
         self._sender.ack(useless)
 
     def look(self) -> None:
@@ -85,14 +101,16 @@ class Arrivals:
         for queue in sorted(self._inbox.queues):
             self._inbox.put(Hint("", queue))
 
-    def _read(self, stream: str, fields: Mapping[bytes, bytes]) -> Hint | None:
+    def _read(self, stream: str, fields: Mapping[bytes, bytes]) -> list[Hint]:
         try:
-            key = fields[_KEY].decode()
+            keys = fields[_KEY].decode().split("\n")
             if stream != self._own:
-                return Hint(key, self._queues[stream])
-            return Hint(key, fields.get(_QUEUE, b"").decode(), self._inbox.me)
+                queue = self._queues[stream]
+                return [Hint(key, queue) for key in keys]
+            queue = fields.get(_QUEUE, b"").decode()
+            return [Hint(key, queue, self._inbox.me) for key in keys]
         except (KeyError, UnicodeError):
-            return None
+            return []
 
 
 def streams_of(reply: Any) -> Sequence[tuple[str, Sequence[Raw]]]:

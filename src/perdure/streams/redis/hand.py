@@ -2,7 +2,7 @@
 
 Rules kept here: the window is what the worker may have in hand from queues, and it is shut while the worker gets on
 with nothing, so that a full worker leaves the work to others; an old hint no longer counts, because others claim it,
-but it can still be acked; memory is bounded.
+but it can still be acked; an entry is acked when all of its hints are given back; memory is bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hand:
         self._patience = patience
         self._clock = clock
         self._given: dict[Hint, deque[_Given]] = {}
-        self._known: set[Entry] = set()
+        self._known: dict[Entry, int] = {}  # with how many of its hints are here
         self._counts: dict[int, int] = {}
         self._moved = 0.0
 
@@ -71,7 +71,7 @@ class Hand:
             self._counts[age] += 1
         self._given.setdefault(hint, deque()).append(_Given(entry, age))
         if entry is not None:
-            self._known.add(entry)
+            self._known[entry] = self._known.get(entry, 0) + 1
         if len(self._given) > CAPACITY:
             self._forget(next(iter(self._given)))
 
@@ -97,9 +97,13 @@ class Hand:
     def _drop(self, given: _Given) -> Entry | None:
         if given.age in self._counts:
             self._counts[given.age] -= 1
-        if given.entry is not None:
-            self._known.discard(given.entry)
-        return given.entry
+        entry = given.entry
+        if entry is None:
+            return None
+        left = self._known.pop(entry) - 1
+        if left:
+            self._known[entry] = left
+        return None if left else entry
 
     def _now(self) -> int:
         return int(self._clock() / self._patience)

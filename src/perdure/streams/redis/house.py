@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from perdure.streams.redis.arrivals import Arrivals
+from perdure.streams.redis.arrivals import SHARED, Arrivals
 from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.reader import Pace
@@ -66,7 +66,7 @@ class House:
             if room <= 0:
                 return
             cursor = self._cursors.get(stream, b"0-0")
-            count = ("COUNT", min(self._pace.batch, room))
+            count = ("COUNT", max(1, min(self._pace.batch, room) // SHARED))
             with suppress(ResponseError):  # one misused key does not stop the others
                 reply = await self._server.call("XAUTOCLAIM", stream, self._group, self._me, idle, cursor, *count)
                 self._cursors[stream] = reply[0]

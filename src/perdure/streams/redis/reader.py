@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from perdure.errors import SettingsError
 from perdure.streams.redis.agreement import agree
-from perdure.streams.redis.arrivals import Arrivals, streams_of
+from perdure.streams.redis.arrivals import SHARED, Arrivals, streams_of
 from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
@@ -140,7 +140,7 @@ class Reader:
             await asyncio.sleep(min(self._pace.block, 0.1))
             return None
         self.narrow = len(streams) < len(own) + len(queues)
-        count = max(1, min(self._pace.batch, room // max(1, len(queues))))
+        count = max(1, min(self._pace.batch, room // max(1, len(queues))) // SHARED)
         block = max(1, int(1000 * (min(self._pace.block, MENDED) if self._misused else self._pace.block)))
         try:
             reply = await self._ask("COUNT", count, "BLOCK", block, streams=dict.fromkeys(streams, b">"))

@@ -44,8 +44,7 @@ class Sender:
     def send(self, command: Command) -> None:
         self._commands.append(command)
         if len(self._commands) > CAPACITY:
-            self._commands.popleft()
-            self.lost += 1
+            self.lost += hints_in(self._commands.popleft())
         self._ring()
 
     def ack(self, entries: Iterable[Entry]) -> None:
@@ -101,7 +100,7 @@ class Sender:
             return explain(error, self._server.place)
         except Exception:
             log.exception("a flight of hints broke; they are lost")
-            self.lost += len(flight)
+            self.lost += sum(map(hints_in, flight))
             await self._server.hang_up()
             return ""
         failed = [
@@ -118,7 +117,15 @@ class Sender:
 
     def _keep_newest(self) -> None:
         while len(self._commands) > KEPT:
-            self._commands.popleft()
-            self.lost += 1
+            self.lost += hints_in(self._commands.popleft())
         while len(self._acks) > KEPT:  # they are claimed by somebody and acked then
             self._acks.popleft()
+
+
+def hints_in(command: Command) -> int:
+    """How many hints a command carries; what carries none counts as one.
+
+    >>> hints_in(("XADD", "queue", "*", b"e", b"acme/1\\nacme/2"))
+    2
+    """
+    return sum(word.count(b"\n") for word in command if isinstance(word, bytes)) + 1

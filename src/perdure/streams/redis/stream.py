@@ -16,7 +16,7 @@ from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.streams.inbox import Inbox
 from perdure.streams.redis.agreement import look_round
-from perdure.streams.redis.arrivals import Arrivals, poke, to_queue, to_worker
+from perdure.streams.redis.arrivals import Arrivals, poke, to_queue, to_queues, to_worker
 from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.house import House
@@ -109,7 +109,7 @@ class RedisStream:
             self._desk.ack(hints)
 
     async def lengths(self) -> dict[str, int]:
-        """The hints in each queue that is served here, for metrics; nothing while Redis is out of reach."""
+        """The entries in each queue that is served here, for metrics; nothing while Redis is out of reach."""
         if self._desk is None:
             return {}
         try:
@@ -174,6 +174,7 @@ class _Desk:
             await server.hang_up()
 
     def publish(self, hints: Sequence[Hint]) -> None:
+        free: list[Hint] = []  # for whoever is free
         ended: list[Hint] = []
         words: list[str] = []
         for hint in hints:
@@ -186,25 +187,30 @@ class _Desk:
                     ended.append(hint)
                     if self.news.hears(hint.key):
                         self.inbox.put(hint)
-                else:
-                    self._route(hint)
+                elif not self._route(hint):
+                    hint.key.encode()
+                    free.append(hint)
             except UnicodeError:  # a name that cannot be encoded cannot have been stored either
                 continue
-        for command in tell(self._keys, self.inbox.me, ended):
+        for command in (*to_queues(self._keys, free), *tell(self._keys, self.inbox.me, ended)):
             self.sender.send(command)
         if words:
             self.sender.send(spread(self._keys, self.inbox.me, words))
 
-    def _route(self, hint: Hint) -> None:
+    def _route(self, hint: Hint) -> bool:
+        """Send a hint on its way, unless it is for whoever is free."""
         if hint.to == self.inbox.me:
             self.inbox.put(hint)
         elif hint.to is not None:
             self.sender.send(to_worker(self._keys, hint, hint.to))
-        elif hint.queue in self.inbox.queues and not hint.away and self._hand.count < NEAR and self._hand.moves:
+        elif hint.away and hint.queue:
+            self.sender.send(to_queue(self._keys, hint, self.inbox.me))
+        elif hint.queue in self.inbox.queues and self._hand.count < NEAR and self._hand.moves:
             self._hand.take(hint, None)
             self.inbox.put(hint)
-        elif hint.queue:
-            self.sender.send(to_queue(self._keys, hint, self.inbox.me if hint.away else ""))
+        else:
+            return not hint.queue
+        return True
 
     def ack(self, hints: Sequence[Hint]) -> None:
         self.sender.ack(self._hand.give(hints))
