@@ -40,13 +40,14 @@ def unread(db: sqlite3.Connection, key: str) -> list[Mail]:
 
 def message(db: sqlite3.Connection, key: str, id: str) -> Mail | Row | None:
     """A message in the log, or else in the mailbox."""
+    # The mailbox first: what is taken out of it meanwhile is in the log by then.
+    waiting = db.execute("select key, id, data, sha from messages where key = ? and id = ?", (key, id)).fetchone()
     folded = (
         "select version, type, data, at, fence, message_id from events indexed by events_message"
         " where key = ? and message_id = ?"
     )
     if (row := db.execute(folded, (key, id)).fetchone()) is not None:
         return Row(*row)
-    waiting = db.execute("select key, id, data, sha from messages where key = ? and id = ?", (key, id)).fetchone()
     return None if waiting is None else Mail(*waiting)
 
 

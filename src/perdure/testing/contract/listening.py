@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from perdure.core import events
 from perdure.core.events import Completed, EventReceived
 from perdure.core.records import Mail, Row
@@ -46,6 +48,18 @@ class Listening(StoreTests):
         await accepted(store, letter())
         await hand.commit(settled(), letter())
         assert await store.message(ONE, "m1") == (await log(store))[2]
+
+    @scenario
+    async def test_a_message_is_never_nowhere_while_it_is_folded(self, store: Store) -> None:
+        hand = await begun(store)
+        for number in range(100):
+            one = letter(f"m{number}")
+            await accepted(store, one)
+            folding = asyncio.create_task(hand.commit(one))
+            while not folding.done():
+                found = await asyncio.gather(*(store.message(ONE, one.id) for _ in range(4)))
+                assert None not in found
+            await folding
 
     @scenario
     async def test_a_message_stays_known_after_the_end(self, store: Store) -> None:
