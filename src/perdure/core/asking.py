@@ -182,9 +182,14 @@ class Asking:
             self.unlisten(waiter)
             raise
 
-    def listen(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Waiter:
+    def listen(
+        self,
+        wanted: Mapping[str, Callable[[Raw], Any]],
+        match: Mapping[str, Any],
+        test: Callable[[ev.Received], bool] | None = None,
+    ) -> Waiter:
         """Ask for the next event; it is, or will be, what the future of the waiter gives."""
-        waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at)
+        waiter = Waiter(wanted, match, asyncio.Future(loop=self.loop), self.at, test)
         place = 0
         while place < len(self.buffer):
             if not waiter.takes(self.buffer[place]):

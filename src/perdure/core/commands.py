@@ -79,9 +79,10 @@ class Waiter(Struct, eq=False):
     match: Mapping[str, Any]
     future: asyncio.Future[Any]
     since: int
+    test: Callable[[ev.Received], bool] | None = None
 
     def takes(self, event: ev.Received) -> bool:
-        if event.name not in self.wanted:
+        if event.name not in self.wanted or (self.test is not None and not self.test(event)):
             return False
         if not self.match:
             return True

@@ -47,6 +47,7 @@ class Received(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     roles: tuple[str, ...] = ()
     version: int = 0  # of the row that it came with
+    attributes: dict[str, str | int | bool] = {}  # of the CloudEvent that it came as
 
 
 class Owed(Struct, frozen=True, omit_defaults=True):

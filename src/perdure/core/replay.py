@@ -404,4 +404,4 @@ def _received(event: ev.EventReceived | ev.ChildSettled, version: int) -> ev.Rec
     if isinstance(event, ev.ChildSettled):
         name = f"/child:{event.ref}"
         return ev.Received(name, name, Raw(_encode_json(event)), version=version)
-    return ev.Received(event.id, event.name, event.payload, event.by, event.roles, version)
+    return ev.Received(event.id, event.name, event.payload, event.by, event.roles, version, event.attributes)

@@ -1,4 +1,4 @@
-"""The kinds of definitions that are data, by the key that names them: `machine: order`, `graph: order`.
+"""The kinds of definitions that are data, by the key that tells them: `machine: order`, `graph: order`, `document: …`.
 
 A kind is a module with `check`, `build`, `actions` and `calls`; it is imported when the first definition of it is seen.
 """
@@ -36,7 +36,11 @@ class Kind(Protocol):
 
 
 #: Where a kind lives: a module, by name until it is needed.
-KINDS: dict[str, Kind | str] = {"machine": "perdure.flows.machine", "graph": "perdure.flows.graph"}
+KINDS: dict[str, Kind | str] = {
+    "machine": "perdure.flows.machine",
+    "graph": "perdure.flows.graph",
+    "document": "perdure.flows.document",
+}
 
 
 def kind_of(body: Any) -> str:
@@ -56,12 +60,17 @@ def kind_of(body: Any) -> str:
 
 def name_of(body: Any) -> str:
     kind = kind_of(body)
-    name = body[kind]
+    name = _document_name(body) if kind == "document" else body[kind]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         fix = "a name has letters, digits and _.- and is at most 120 long"
         problem = Problem(kind, f"{str(name)[:80]!r} cannot be the name of a definition", fix)
         raise DefinitionInvalid("the definition", [problem])
     return name
+
+
+def _document_name(body: Mapping[str, Any]) -> Any:
+    about = body["document"]
+    return f"{about.get('namespace')}.{about.get('name')}" if isinstance(about, Mapping) else about
 
 
 def check(body: Any) -> list[Problem]:

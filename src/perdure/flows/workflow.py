@@ -334,14 +334,22 @@ def _me(current: Attempt) -> str:
 
 
 @action(name="perdure.emit", retries=20)
-async def _emit(type: str, data: Any, subject: str = "") -> CloudEvent:
-    """Let an event out."""
+async def _emit(type: str, data: Any, subject: str = "", more: Mapping[str, Any] | None = None) -> CloudEvent:
+    """Let an event out. `more` are attributes that are given, and need not be made."""
     current = this_attempt("workflow.emit()")
     source = source_of(key_of(current.tenant, current.execution))
     asked_at = _EPOCH + timedelta(microseconds=current.asked_at)
     event = CloudEvent(current.key, source, type, asked_at, data, subject)
+    if more:
+        event = msgspec.convert(msgspec.to_builtins(event) | dict(more), CloudEvent)
     await current.client.deliver(event)
     return event
+
+
+async def emit_event(event: Mapping[str, Any]) -> CloudEvent:
+    """Let an event out that has its own attributes; those that it lacks are made."""
+    more = {name: value for name, value in event.items() if name not in ("type", "data", "subject")}
+    return await _emit(event["type"], event.get("data"), event.get("subject", ""), *([more] if more else []))
 
 
 @action(name="perdure.find_definition", retries=20, fatal=(UsageError,))

@@ -1,0 +1,102 @@
+"""Documents of the CNCF Serverless Workflow DSL, version 1.0, run as workflows.
+
+Document(body)            made in Python and registered, started like any workflow
+check(body)               all that is wrong with one
+build(body, version=…)    a document that was published
+actions(body)             the names of the actions that it calls
+calls(body)               where it calls them, and with what
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core.replay import Replay
+from perdure.errors import DefinitionInvalid
+from perdure.flows.bound import Bound, Problem, bind_name
+from perdure.flows.described import Described
+from perdure.flows.diagram import Diagram, Mark
+from perdure.flows.document.picture import picture
+from perdure.flows.document.plan import Plan, Position, called
+from perdure.flows.given import Calling
+from perdure.flows.registry import registry
+
+__all__ = ["Document", "actions", "build", "called", "calls", "check"]
+
+
+class Document(Described):
+    """A document as a workflow. Its name is `namespace.name`.
+
+    >>> from perdure import Perdure
+    >>> double = Document(
+    ...     {
+    ...         "document": {"dsl": "1.0.3", "namespace": "sums", "name": "double", "version": "1.0.0"},
+    ...         "do": [{"twice": {"set": "${ . * 2 }"}}],
+    ...     }
+    ... )
+    >>> Perdure("memory://").run(double, 21)
+    42
+    """
+
+    kind: ClassVar[str] = "document"
+
+    def __init__(self, body: Mapping[str, Any], *, version: int = 1) -> None:
+        self._make(body, version, "", None)
+        registry.add_workflow(self)
+
+    def _make(self, body: Mapping[str, Any], version: int, hash: str, bounds: Mapping[str, Bound] | None) -> None:
+        found = check(body)
+        if wrong := [problem for problem in found if problem.level == "error"]:
+            raise DefinitionInvalid(f"document {called(body) or '?'}", wrong)
+        bound = {name: bind_name(name) for name in actions(body)} if bounds is None else bounds
+        self.plan = plan = Plan(body, bound)
+        super().__init__(plan.name, version, "default", plan.description, body, bound, hash)
+        self.listens, self.starts_on = plan.listens, plan.starts_on
+
+    def check_input(self, value: Any) -> None:
+        """InvalidValue if it does not fit the schema of the input."""
+        self.plan.check_input(value)
+
+    def fresh(self, running: Replay, input: Any) -> Coroutine[Any, Any, Any]:
+        return self.plan.begin(running, {} if input is None else input)
+
+    def again(self, running: Replay, position: Raw) -> Coroutine[Any, Any, Any]:
+        return self.plan.go_on(running, msgspec.json.decode(position, type=Position))
+
+    def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
+        """As a picture; `current` maps names of tasks to their marks."""
+        return picture(self.plan, current or {})
+
+    def fits(self, position: Raw) -> list[Problem]:
+        task = msgspec.json.decode(position, type=Position).task
+        if task in self.plan.tasks.place:
+            return []
+        return [Problem("/do", f"the execution is at {task}, and this version does not have it", "keep the task")]
+
+
+def build(
+    body: Mapping[str, Any], *, version: int, hash: str = "", bounds: Mapping[str, Bound] | None = None
+) -> Document:
+    """A document that is not registered: what was published is found elsewhere."""
+    made = Document.__new__(Document)
+    made._make(body, version, hash, bounds)
+    return made
+
+
+def check(body: Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong with a document."""
+    return Plan(body, {}).problems
+
+
+def actions(body: Mapping[str, Any]) -> list[str]:
+    """The names of the actions that a document calls, in their order."""
+    return list(dict.fromkeys(one.action for one in calls(body)))
+
+
+def calls(body: Mapping[str, Any]) -> list[Calling]:
+    """Where a document calls actions, and with what."""
+    return Plan(body, {}).calls

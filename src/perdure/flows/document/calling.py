@@ -1,0 +1,90 @@
+"""`call` and `run`: actions, functions of the document, other workflows.
+
+What is called by a name is, in this order: a function under `use.functions`, whose input are the arguments; else an
+action, as code has them, with its own retries, timeouts, queue and undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from perdure.flows.bound import Bound, Call, arguments
+from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.reader import Reader, escaped
+from perdure.flows.document.step import Left, Step
+from perdure.flows.document.tasks import read_step
+from perdure.flows.document.terms import See
+from perdure.flows.given import Calling
+from perdure.flows.graph.children import run_child
+
+_ELSEWHERE = ("grpc", "openapi", "asyncapi", "a2a", "mcp", "http")
+_RUNS = ("workflow", "container", "script", "shell")
+
+
+class CallStep(Step):
+    keys: ClassVar[tuple[str, ...]] = ("call", "with")
+
+    def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
+        name = reader.text(self.body["call"], f"{self.at}/call")
+        given = self.body.get("with", {})
+        if not isinstance(given, dict | list):
+            reader.wrong(f"{self.at}/with", "arguments are an object, or a list in their order")
+        self.given = reader.value(given, f"{self.at}/with", names)
+        self.function: Step | None = None
+        self.call: Call | None = None
+        functions = reader.use.get("functions") or {}
+        if name in _ELSEWHERE:
+            reader.wrong(f"{self.at}/call", f"{name} is not called from here", "call an action that does it")
+        elif name in functions:
+            self._make_function(reader, name, functions[name])
+        elif any(sign in name for sign in ":@/"):
+            reader.wrong(
+                f"{self.at}/call", f"{name!r} lies in a catalog, and nothing is fetched", "define it under use"
+            )
+        elif name:
+            reader.calls.append(Calling(self.at, name, given))
+            self.call = Call(reader.bounds.get(name, Bound(name)))
+
+    def _make_function(self, reader: Reader, name: str, body: Any) -> None:
+        if name in reader.inside:
+            reader.wrong(f"{self.at}/call", f"{name} calls itself: {' → '.join([*reader.inside, name])}")
+            return
+        reader.inside.append(name)
+        self.function = read_step(reader, name, body, f"/use/functions/{escaped(name)}", ())
+        reader.inside.pop()
+
+    async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        values = self.given.of(given, see)
+        if self.function is not None:
+            inner = Scope({}, self.function.at, f"{scope.path(self.at)}/{escaped(self.function.name)}")
+            return Left((await self.function.run(course, values, inner)).output)
+        assert self.call is not None
+        spec = self.call.spec()
+        output = await course.running.act(spec, arguments(self.call.bound, values, spec), spec.compensation)
+        # One action settles in a turn, and this is still that turn.
+        return Left(output, attempts=course.running.tries)
+
+
+class RunStep(Step):
+    keys: ClassVar[tuple[str, ...]] = ("run",)
+
+    def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
+        at = f"{self.at}/run"
+        body = reader.object(self.body["run"], at, (*_RUNS, "await", "return"))
+        for kind in _RUNS[1:]:
+            if kind in body:
+                reader.wrong(f"{at}/{kind}", f"no {kind} is run from here", "call an action that runs it")
+        keys = ("namespace", "name", "version", "input")
+        child = reader.object(body.get("workflow", {}), f"{at}/workflow", keys, ("namespace", "name"))
+        self.awaits = body.get("await", True) is True
+        self.child = f"{child.get('namespace')}.{child.get('name')}"
+        self.label = str(child.get("version", "latest"))
+        self.given = reader.value(child.get("input"), f"{at}/workflow/input", names)
+        if not self.awaits:
+            reader.wrong(f"{at}/await", "what is not awaited is not run from here yet", "leave it out")
+        if self.label != "latest":
+            reader.wrong(f"{at}/workflow/version", "only the latest version can be run from here yet")
+
+    async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        return Left(await run_child(course.running, self.child, None, self.given.of(given, see)))

@@ -1,0 +1,110 @@
+"""One execution of a document: its context, what its expressions see, and what it notes in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from perdure.core.codec import encode
+from perdure.core.events import NodeSettled, NodeStarted
+from perdure.core.records import id_of
+from perdure.core.replay import Replay
+from perdure.errors import LimitReached, NeverWakes
+
+#: Tasks that may settle in one turn. Moving from task to task takes no steps of the loop, whose limit is never met.
+MOST_AT_ONCE = 100_000
+#: What `$runtime` says: the version is that of what expressions can rely on, not of a release.
+RUNTIME = {"name": "perdure", "version": "1", "metadata": {}}
+
+
+class Scope(Struct, frozen=True):
+    """What is around a task: variables of the document, and which round of which loops it is in."""
+
+    names: Mapping[str, Any] = {}
+    base: str = ""  # the pointer of the loop around it
+    shown: str = ""  # the same with its round
+
+    def path(self, at: str) -> str:
+        """Where a task is, for the log: its pointer with the rounds in it."""
+        return self.shown + at[len(self.base) :]
+
+    def round(self, at: str, number: int, names: Mapping[str, Any]) -> Scope:
+        return Scope({**self.names, **names}, at, f"{self.path(at)}[{number}]")
+
+    def with_names(self, **names: Any) -> Scope:
+        return Scope({**self.names, **names}, self.base, self.shown)
+
+
+class Course:
+    """See the module."""
+
+    def __init__(self, running: Replay, definition: Any, input: Any, context: Any, secrets: Mapping[str, str]) -> None:
+        self.running = running
+        self.input = input  # as it came
+        self.context = context
+        self.settled = 0  # since the last checkpoint
+        self.rested = False  # since the last checkpoint: a circle without any rest is no progress
+        self._turn, self._notes = running.version, 0
+        self._always = {
+            "secrets": secrets,
+            "runtime": RUNTIME,
+            "workflow": {
+                "id": id_of(running.key),
+                "definition": definition,
+                "input": input,
+                "startedAt": _moment(running.began),
+            },
+        }
+
+    def see(self, name: str, at: str, body: Any, raw: Any, scope: Scope) -> dict[str, Any]:
+        """What the expressions of a task see before its input is made."""
+        task = {"name": name, "reference": at, "definition": body, "input": raw, "startedAt": _moment(self.now)}
+        return {**self._always, "context": self.context, "task": task, **scope.names}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the expressions of the workflow itself see."""
+        return {**self._always, "context": self.context}
+
+    @property
+    def now(self) -> int:
+        return self.running.began + round(self.running.loop.now * 1e6)
+
+    def note(self, event: NodeStarted) -> None:
+        self.running.note(event)
+
+    def settle(self, event: NodeSettled) -> None:
+        self.settled += 1
+        self._notes += 1
+        if self._turn != self.running.version:
+            self._turn, self._notes, self.rested = self.running.version, 0, True
+        if self._notes > MOST_AT_ONCE:
+            self.running.halt(
+                NeverWakes(
+                    f"{self.running.key} does not come to rest: {MOST_AT_ONCE:,} tasks in one turn, the last one"
+                    f" {event.node}; time stands still there, so put a wait into the circle"
+                )
+            )
+        self.running.note(event)
+
+    def encoded(self, value: Any, node: str) -> Raw:
+        """A value as JSON. What the log would not take makes the execution stuck: to fail would depend on a setting."""
+        data = encode(value)
+        most = self.running.limits.payload_bytes
+        if len(data) > most:
+            self.running.halt(
+                LimitReached(
+                    f"{self.running.key}: the data of task {node} has {len(data):,} bytes, more than {most:,}: keep it"
+                    " elsewhere and a reference here, or raise payload_bytes"
+                )
+            )
+        return Raw(data)
+
+
+def _moment(micros: int) -> dict[str, Any]:
+    at = datetime.fromtimestamp(micros / 1e6, UTC)
+    epoch = {"seconds": micros // 1_000_000, "milliseconds": micros // 1_000}
+    return {"iso8601": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "epoch": epoch}

@@ -1,0 +1,202 @@
+"""`emit` and `listen`: CloudEvents that leave, and those that are waited for.
+
+Rules kept here: an event is taken once, by the first that waits for it, in the order in which they came; one that fits
+nobody waits; events that only end a `listen` are not part of its output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core.cloudevents import SPEC, source_of
+from perdure.core.commands import Waiter
+from perdure.core.events import Received
+from perdure.errors import ExpressionError
+from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.reader import Reader
+from perdure.flows.document.step import Left, Step
+from perdure.flows.document.tasks import Tasks
+from perdure.flows.document.terms import Expression, See, Value
+from perdure.flows.listening import Listen
+from perdure.flows.workflow import emit_event
+
+_EMITTED = ("id", "source", "type", "time", "subject", "datacontenttype", "data")
+_MODES = ("one", "any", "all")
+
+
+class EmitStep(Step):
+    keys: ClassVar[tuple[str, ...]] = ("emit",)
+
+    def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
+        at = f"{self.at}/emit"
+        event = reader.object(self.body["emit"], at, ("event",), ("event",)).get("event", {})
+        found = reader.object(event, f"{at}/event", ("with",), ("with",)).get("with", {})
+        body = reader.object(found, f"{at}/event/with", _EMITTED, ("type",))
+        self.event = reader.value(body, f"{at}/event/with", names)
+
+    async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        event = await emit_event(self.event.of(given, see))
+        return Left(msgspec.to_builtins(event))
+
+
+class Filter:
+    """One kind of event that is waited for. Its `type` is a plain text: by it executions are found."""
+
+    def __init__(self, reader: Reader, body: Any, at: str, names: Sequence[str]) -> None:
+        found = reader.object(body, at, ("with", "correlate"), ("with",))
+        wanted = found.get("with")
+        self.type = ""
+        self.tests: dict[str, Expression] = {}
+        self.values: dict[str, Any] = {}
+        self.correlate: dict[str, tuple[Expression | None, Value | None]] = {}
+        if not isinstance(wanted, dict):
+            reader.wrong(f"{at}/with", "an object of attributes is expected here")
+            return
+        for name, value in wanted.items():
+            if isinstance(value, str) and "${" in value:
+                if (test := reader.test(value, f"{at}/with/{name}", names)) is not None:
+                    self.tests[name] = test
+            else:
+                self.values[name] = value
+        self.type = str(self.values.pop("type", ""))
+        if not self.type:
+            reader.wrong(f"{at}/with", "the type of the event is missing", "give it as a text without an expression")
+        for name, one in (found.get("correlate") or {}).items():
+            where = f"{at}/correlate/{name}"
+            one = reader.object(one, where, ("from", "expect"), ("from",))
+            expect = reader.value(one["expect"], f"{where}/expect", names) if "expect" in one else None
+            self.correlate[name] = reader.test(one.get("from"), f"{where}/from", names), expect
+        reader.listens.append(Listen(self.type or "?", str(self.values.get("source", ""))))
+
+    def takes(self, event: Mapping[str, Any], given: Any, see: See, known: Mapping[str, Any]) -> bool:
+        """Whether an event is meant; `known` are values that events before it had."""
+        try:
+            return (
+                all(event.get(name) == value for name, value in self.values.items())
+                and all(test.true(event.get(name), see) for name, test in self.tests.items())
+                and all(
+                    value == self._expected(name, given, see, known, value) for name, value in self.keys(event, see)
+                )
+            )
+        except ExpressionError:  # what cannot be computed of an event does not fit it
+            return False
+
+    def keys(self, event: Mapping[str, Any], see: See) -> list[tuple[str, Any]]:
+        """The values that tell what an event belongs to."""
+        return [(name, source.of(event, see)) for name, (source, _) in self.correlate.items() if source is not None]
+
+    def _expected(self, name: str, given: Any, see: See, known: Mapping[str, Any], value: Any) -> Any:
+        expect = self.correlate[name][1]
+        return known.get(name, value) if expect is None else expect.of(given, see)
+
+
+class ListenStep(Step):
+    keys: ClassVar[tuple[str, ...]] = ("listen", "foreach")
+
+    def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
+        at = f"{self.at}/listen"
+        body = reader.object(self.body["listen"], at, ("to", "read"), ("to",))
+        self.read = body.get("read", "data")
+        if self.read not in ("data", "envelope", "raw"):
+            reader.wrong(f"{at}/read", "one of data, envelope and raw is expected here")
+        to = reader.object(body.get("to", {}), f"{at}/to", (*_MODES, "until"))
+        self.mode, self.filters = _strategy(reader, to, f"{at}/to", names)
+        until = to.get("until")
+        self.until: Expression | None = None
+        self.ends: tuple[str, list[Filter]] = ("", [])
+        if until is not None and self.mode != "any":
+            reader.wrong(f"{at}/to/until", "only `any` has an `until`")
+        if isinstance(until, str):
+            self.until = reader.test(until, f"{at}/to/until", names)
+        elif until is not None:
+            self.ends = _strategy(reader, reader.object(until, f"{at}/to/until", _MODES), f"{at}/to/until", names)
+        self._make_foreach(reader, own)
+
+    def _make_foreach(self, reader: Reader, own: Sequence[str]) -> None:
+        self.each: Tasks | None = None
+        if "foreach" not in self.body:
+            return
+        at = f"{self.at}/foreach"
+        body = reader.object(self.body["foreach"], at, ("item", "at", "do"), ("do",))
+        self.item = reader.text(body.get("item", "item"), f"{at}/item")
+        self.index = reader.text(body.get("at", "index"), f"{at}/at")
+        self.each = Tasks(reader, body.get("do"), f"{at}/do", (*own, self.item, self.index))
+
+    async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        taken: list[Any] = []
+        known: dict[str, Any] = {}
+        wanted = list(self.filters)
+        ends = list(self.ends[1])
+        while wanted:
+            found, event = await self._next(course, [*wanted, *ends], given, see, known)
+            if found in ends:
+                ends = [one for one in ends if one is not found] if self.ends[0] == "all" else []
+                if not ends:
+                    break
+                continue
+            known |= {name: value for name, value in found.keys(event, see) if name not in known}
+            taken.append(await self._given_on(course, event, len(taken), scope))
+            if self.mode == "all":
+                wanted.remove(found)
+            elif (
+                self.mode == "one"
+                or not (self.ends[1] or self.until)
+                or (self.until is not None and self.until.true(taken, see))
+            ):
+                break
+        return Left(taken)
+
+    async def _next(
+        self, course: Course, filters: list[Filter], given: Any, see: See, known: Mapping[str, Any]
+    ) -> tuple[Filter, dict[str, Any]]:
+        def meant(event: Received) -> Filter | None:
+            seen = _envelope(course, event)
+            fits = (one for one in filters if one.type == event.name and one.takes(seen, given, see, known))
+            return next(fits, None)
+
+        wanted = dict.fromkeys((one.type for one in filters), _plain)
+        waiter: Waiter = course.running.listen(wanted, {}, lambda event: meant(event) is not None)
+        try:
+            event, _ = await waiter.future
+        except asyncio.CancelledError:
+            course.running.unlisten(waiter)
+            raise
+        found = meant(event)
+        assert found is not None
+        return found, _envelope(course, event)
+
+    async def _given_on(self, course: Course, event: dict[str, Any], number: int, scope: Scope) -> Any:
+        value = event.get("data") if self.read == "data" else event
+        if self.each is None:
+            return value
+        inner = scope.round(f"{self.at}/foreach", number, {self.item: value, self.index: number})
+        return await self.each.run(course, value, inner)
+
+
+def _strategy(reader: Reader, body: dict[str, Any], at: str, names: Sequence[str]) -> tuple[str, list[Filter]]:
+    modes = [mode for mode in _MODES if mode in body]
+    if len(modes) != 1:
+        reader.wrong(at, f"exactly one of {', '.join(_MODES)} is expected here")
+        return "one", []
+    [mode] = modes
+    found = [body[mode]] if mode == "one" else body[mode]
+    if not isinstance(found, list) or not found:
+        reader.wrong(f"{at}/{mode}", "a list of events is expected here, each with its type")
+        return mode, []
+    places = [f"{at}/{mode}" if mode == "one" else f"{at}/{mode}/{number}" for number in range(len(found))]
+    return mode, [Filter(reader, one, place, names) for one, place in zip(found, places, strict=True)]
+
+
+def _plain(payload: Raw) -> Any:
+    return msgspec.json.decode(payload)
+
+
+def _envelope(course: Course, event: Received) -> dict[str, Any]:
+    """An event as a CloudEvent: as it came, or as one that was sent by its name."""
+    made = {"specversion": SPEC, "id": event.id, "source": source_of(course.running.key), "type": event.name}
+    return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}

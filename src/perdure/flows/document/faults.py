@@ -1,0 +1,140 @@
+"""Errors of documents: problem details, raised by tasks and caught by `try`.
+
+Rules kept here: what is raised or reported keeps the type that it was given; only where a filter is compared, the
+several ways in which the specification has written its own types count as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from perdure.errors import (
+    ActionFailed,
+    ChildFailed,
+    ExecutionFailed,
+    ExpressionError,
+    InvalidValue,
+    NotRegistered,
+    UsageError,
+)
+
+TYPES = "https://serverlessworkflow.io/spec/1.0.0/errors/"
+_STATUS = {
+    "configuration": 400,
+    "validation": 400,
+    "expression": 400,
+    "authentication": 401,
+    "authorization": 403,
+    "timeout": 408,
+    "communication": 500,
+    "runtime": 500,
+}
+_HOSTS = ("https://serverlessworkflow.io/", "https://open-workflow-specification.org/")
+_PATHS = ("spec/1.0.0/errors/", "dsl/errors/types/", "errors/types/")
+_KEYS = ("type", "status", "title", "detail", "instance")
+
+
+class Fault(ExecutionFailed):
+    """An error of a document: `details` are its problem details."""
+
+    def __init__(self, details: Mapping[str, Any]) -> None:
+        found = {key: details[key] for key in _KEYS if details.get(key) is not None}
+        text = str(found.get("detail") or found.get("title") or found["type"])
+        super().__init__(text, type=str(found["type"]), details=found)
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.details
+        return found
+
+
+class End(Exception):
+    """`then: end`: the whole execution is over, with this output."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__("the end of the workflow")
+        self.output = output
+
+
+def fault(kind: str, detail: str, at: str, *, title: str = "", status: int | None = None) -> Fault:
+    """An error of one of the kinds that the specification names."""
+    return Fault(
+        {
+            "type": f"{TYPES}{kind}",
+            "status": status or _STATUS[kind],
+            "title": title or f"{kind} error",
+            "detail": detail,
+            "instance": at,
+        }
+    )
+
+
+def fault_of(error: Exception, at: str) -> Fault:
+    """What an exception of a task is to the document."""
+    match error:
+        case Fault():
+            found = error
+        case ExpressionError():
+            found = fault("expression", str(error), at)
+        case ActionFailed() | ChildFailed() if _is_problem(error.details):
+            found = Fault({"instance": at, **error.details})
+        case ActionFailed(type="TimeoutError"):
+            found = fault("timeout", str(error), at)
+        case ActionFailed(type="SecretNotFound"):
+            found = fault("authorization", str(error), at)
+        case ActionFailed() | ChildFailed():
+            found = fault("runtime", str(error), at, title=error.type)
+        case NotRegistered() | UsageError():
+            found = fault("configuration", str(error), at)
+        case InvalidValue():
+            found = fault("validation", str(error), at)
+        case _:
+            found = fault("runtime", str(error) or type(error).__name__, at, title=type(error).__name__)
+    if found is not error:
+        found.__cause__ = error
+        found.__dict__.update({key: value for key, value in error.__dict__.items() if key == "perdure_version"})
+    return found
+
+
+@asynccontextmanager
+async def within(after: float | None, what: str, at: str) -> AsyncIterator[None]:
+    """A Fault if what is done here takes longer than this many seconds."""
+    limit = asyncio.timeout(after)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise fault("timeout", f"{what} took longer than {after:g} s", at) from None
+
+
+def canonical(type: str) -> str:
+    """The type as it is compared.
+
+    >>> canonical("https://serverlessworkflow.io/dsl/errors/types/communication") == TYPES + "communication"
+    True
+    """
+    for host in _HOSTS:
+        for path in _PATHS:
+            if type.startswith(host + path) and (name := type.removeprefix(host + path)) in _STATUS:
+                return TYPES + name
+    return type
+
+
+def matches(wanted: Mapping[str, Any], problem: Mapping[str, Any]) -> bool:
+    """Whether a filter of `catch` means an error."""
+    for key, value in wanted.items():
+        found = problem.get("detail" if key == "details" else key)
+        if key == "type" and isinstance(found, str) and isinstance(value, str):
+            found, value = canonical(found), canonical(value)
+        if found != value:
+            return False
+    return True
+
+
+def _is_problem(details: Any) -> bool:
+    return isinstance(details, dict) and isinstance(details.get("type"), str) and isinstance(details.get("status"), int)

@@ -1,0 +1,128 @@
+"""A task made ready to run: what every task has, whatever it does.
+
+Data flows through it in one order: the condition sees what comes in; its input is checked, then transformed; it works;
+its output is transformed, then checked; what it exports becomes the context. Rules kept here: every passage is noted as
+started and settled, also when it fails, is skipped or no longer wanted; whatever goes wrong is a Fault that names the
+task where it began; `then: end` goes through everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from perdure.core.events import NULL, NodeSettled, NodeStarted
+from perdure.core.failures import describe
+from perdure.errors import InvalidValue
+from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.faults import End, fault_of, within
+from perdure.flows.document.reader import Reader
+from perdure.flows.document.terms import AFTER, BEFORE, INSIDE, See
+from perdure.flows.schema import Schema
+
+#: What every task may have.
+COMMON = ("if", "input", "output", "export", "timeout", "then", "metadata")
+
+
+class Left(Struct, frozen=True):
+    """How a task is left: with an output, and where to go on."""
+
+    output: Any
+    then: str = ""  # unless it says where, its task does
+    attempts: int = 1
+
+
+class Step:
+    """A task. `keys` are those that its kind has, the first one names it."""
+
+    keys: ClassVar[tuple[str, ...]] = ()
+    instant: ClassVar[bool] = False  # what it does follows at once from what it is given
+
+    def __init__(self, reader: Reader, name: str, body: dict[str, Any], at: str, names: Sequence[str]) -> None:
+        self.name = name
+        self.at = at
+        self.body = body
+        reader.object(body, at, (*self.keys, *COMMON))
+        self.condition = reader.test(body.get("if"), f"{at}/if", (*BEFORE, *names))
+        given = reader.object(body.get("input", {}), f"{at}/input", ("schema", "from"))
+        self._wants = reader.schema(given.get("schema"), f"{at}/input/schema")
+        self._from = _transform(reader, given, "from", f"{at}/input", (*BEFORE, *names))
+        left = reader.object(body.get("output", {}), f"{at}/output", ("schema", "as"))
+        self._as = _transform(reader, left, "as", f"{at}/output", (*INSIDE, *names))
+        self._gives = reader.schema(left.get("schema"), f"{at}/output/schema")
+        out = reader.object(body.get("export", {}), f"{at}/export", ("schema", "as"))
+        self._exports = _transform(reader, out, "as", f"{at}/export", (*AFTER, *names))
+        self._context = reader.schema(out.get("schema"), f"{at}/export/schema")
+        self._limit = reader.limit(body.get("timeout"), f"{at}/timeout", (*INSIDE, *names))
+        self.then = reader.text(body.get("then", "continue"), f"{at}/then")
+        self.make(reader, (*INSIDE, *names), names)
+
+    def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
+        """Read what the kind has; `own` of the names are variables of the document."""
+
+    def ways(self) -> Iterator[tuple[str, str]]:
+        """Where it may go on, each with its place."""
+        yield f"{self.at}/then", self.then
+
+    async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        raise NotImplementedError
+
+    async def run(self, course: Course, raw: Any, scope: Scope) -> Left:
+        """One passage through the task."""
+        path = scope.path(self.at)
+        see = course.see(self.name, self.at, self.body, raw, scope)
+        try:
+            if self.condition is not None and not self.condition.true(raw, see):
+                course.note(NodeStarted(path))
+                course.settle(NodeSettled(path, "skipped"))
+                return Left(raw, "continue")
+            _fits(self._wants, raw, "the input")
+            given = raw if self._from is None else self._from.of(raw, see)
+            shown = NULL if self.instant else course.encoded(given, path)
+        except Exception as error:
+            course.note(NodeStarted(path))
+            raise self._failed(course, path, error) from None
+        course.note(NodeStarted(path, shown))
+        try:
+            left = await self._passage(course, given, {**see, "input": given}, scope)
+            course.settle(NodeSettled(path, output=course.encoded(left.output, path), attempts=left.attempts))
+            return left
+        except End as end:
+            course.settle(NodeSettled(path, output=course.encoded(end.output, path)))
+            raise
+        except asyncio.CancelledError:
+            if not course.running.loop.closed:
+                course.settle(NodeSettled(path, "cancelled"))
+            raise
+        except Exception as error:
+            raise self._failed(course, path, error) from None
+
+    async def _passage(self, course: Course, given: Any, see: dict[str, Any], scope: Scope) -> Left:
+        after = None if self._limit is None else self._limit.of(given, see) / 1e6
+        async with within(after, f"task {self.name}", self.at):
+            left = await self.work(course, given, see, scope)
+        see["task"] = {**see["task"], "output": left.output}
+        output = left.output if self._as is None else self._as.of(left.output, see)
+        _fits(self._gives, output, "the output")
+        if self._exports is not None:
+            context = self._exports.of(output, {**see, "output": output, "context": course.context})
+            _fits(self._context, context, "what it exports")
+            course.context = context
+        return Left(output, left.then or self.then, left.attempts)
+
+    def _failed(self, course: Course, path: str, error: Exception) -> Exception:
+        found = fault_of(error, self.at)
+        course.settle(NodeSettled(path, "failed", error=describe(found), attempts=getattr(error, "attempts", 1)))
+        return found
+
+
+def _transform(reader: Reader, given: dict[str, Any], key: str, at: str, names: Sequence[str]) -> Any:
+    return reader.value(given[key], f"{at}/{key}", names, bare=True) if key in given else None
+
+
+def _fits(schema: Schema | None, value: Any, what: str) -> None:
+    if schema is not None and (wrong := schema.check(value)):
+        raise InvalidValue(f"{what} does not fit its schema: {'; '.join(wrong[:5])}")

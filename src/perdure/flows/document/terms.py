@@ -1,0 +1,156 @@
+"""Expressions of documents, compiled: values, conditions and durations.
+
+Rules kept here: whatever is wrong with one is found when the document is read, as an InvalidValue; an expression gets
+exactly those of the names in scope that it mentions; text around `${ }` is joined to what the expressions give, and
+only a text that is one `${ }` as a whole keeps the type of its value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from perdure.core import jq
+from perdure.core.durations import micros
+from perdure.errors import ExpressionError, InvalidValue
+
+#: What expressions may name: before the input of a task is made, in the task, and about its output.
+BEFORE = ("context", "secrets", "task", "workflow", "runtime")
+INSIDE = (*BEFORE, "input")
+AFTER = (*INSIDE, "output")
+#: Of the workflow itself: its input, and its output.
+FIRST = ("secrets", "workflow", "runtime")
+LAST = ("context", *FIRST)
+
+See: TypeAlias = Mapping[str, Any]
+
+_NAMED = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_JOINED = 'map(if type == "object" or type == "array" then error("a text cannot have \\(type) in it")'
+_JOINED += ' elif type == "string" then . else tojson end) | add'
+_UNITS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "milliseconds": 1}
+
+
+class Expression:
+    """An expression, with or without `${ }` around it."""
+
+    def __init__(self, text: str, names: Sequence[str]) -> None:
+        bare = jq.expression(text)
+        self._names = _mentioned(bare, names)
+        self._program = jq.compile(bare, self._names)
+
+    def of(self, data: Any, see: See) -> Any:
+        return self._program.one(data, **{name: see[name] for name in self._names})
+
+    def true(self, data: Any, see: See) -> bool:
+        return self._program.true(data, **{name: see[name] for name in self._names})
+
+
+class Value:
+    """A value in which texts may have expressions. A `bare` text is one also without `${ }`."""
+
+    def __init__(self, value: Any, names: Sequence[str], *, bare: bool = False) -> None:
+        if bare and isinstance(value, str):
+            value = f"${{ {jq.expression(value)} }}"
+        value = _joined(value)
+        self._names = _mentioned(json.dumps(value), names)
+        self._template = jq.Template(value, self._names)
+
+    def of(self, data: Any, see: See) -> Any:
+        return self._template.fill(data, **{name: see[name] for name in self._names})
+
+
+class Length:
+    """A duration: ISO 8601, an object of units, or an expression that gives one of them."""
+
+    def __init__(self, value: Any, names: Sequence[str]) -> None:
+        self._value = Value(value, names)
+        if not (isinstance(value, str) and "${" in value):
+            length(value)
+
+    def of(self, data: Any, see: See) -> int:
+        """In microseconds."""
+        return length(self._value.of(data, see))
+
+
+def length(value: Any) -> int:
+    """A duration in microseconds, or InvalidValue.
+
+    >>> length({"minutes": 1, "milliseconds": 500}), length("PT1.5S")
+    (60500000, 1500000)
+    """
+    if isinstance(value, Mapping):
+        if not value or value.keys() - _UNITS.keys() or any(not _counts(one) for one in value.values()):
+            raise InvalidValue(f"a duration is an object of whole numbers of {', '.join(_UNITS)}")
+        return sum(_UNITS[unit] * count * 1_000 for unit, count in value.items())
+    if isinstance(value, str) and value.startswith("P"):
+        return micros(value)
+    raise InvalidValue(
+        f"{str(value)[:80]!r} is not a duration: give one such as PT30S, or an object such as seconds: 30"
+    )
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def pieces(text: str) -> Iterator[tuple[bool, str]]:
+    """The parts of a text: whether each is an expression, and the part.
+
+    >>> list(pieces('to ${ .a | "}" }!'))
+    [(False, 'to '), (True, '.a | "}"'), (False, '!')]
+    """
+    at = 0
+    while (begin := text.find("${", at)) >= 0:
+        if begin > at:
+            yield False, text[at:begin]
+        at = _end(text, begin + 2)
+        yield True, text[begin + 2 : at - 1].strip()
+    if at < len(text):
+        yield False, text[at:]
+
+
+def _end(text: str, at: int) -> int:
+    """Behind the brace that ends an expression: braces in strings, and in what stands inside them, do not."""
+    ends = ["}"]
+    while at < len(text):
+        char = text[at]
+        if ends[-1] == '"':
+            if char == "\\":
+                at += 1
+                if text[at : at + 1] == "(":
+                    ends.append(")")
+            elif char == '"':
+                ends.pop()
+        elif char == '"':
+            ends.append('"')
+        elif char in _PAIRS:
+            ends.append(_PAIRS[char])
+        elif char == ends[-1]:
+            ends.pop()
+            if not ends:
+                return at + 1
+        at += 1
+    raise ExpressionError(f"an expression in {text[:200]!r} has no end: a closing brace is missing")
+
+
+def _joined(value: Any) -> Any:
+    """The value with every text that has expressions in it made one expression."""
+    if isinstance(value, list):
+        return [_joined(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _joined(one) for name, one in value.items()}
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    parts = list(pieces(value.strip() if jq.is_expression(value) else value))
+    if len(parts) == 1:
+        return f"${{ {parts[0][1]} }}"
+    texts = [f"({part})" if computed else json.dumps(part) for computed, part in parts]
+    return f"${{ [{', '.join(texts)}] | {_JOINED} }}"
+
+
+def _mentioned(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    found = set(_NAMED.findall(text))
+    return tuple(name for name in dict.fromkeys(names) if name in found)
