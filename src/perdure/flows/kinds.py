@@ -73,6 +73,12 @@ def _document_name(body: Mapping[str, Any]) -> Any:
     return f"{about.get('namespace')}.{about.get('name')}" if isinstance(about, Mapping) else about
 
 
+def label_of(body: Any) -> str:
+    """The version that a body gives itself, if it does."""
+    about = body.get("document") if isinstance(body, Mapping) else None
+    return str(about.get("version", "")) if isinstance(about, Mapping) else ""
+
+
 def check(body: Any) -> list[Problem]:
     """All that is wrong with a body, apart from the code that it needs."""
     try:

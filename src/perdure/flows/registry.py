@@ -58,12 +58,14 @@ class Registry:
             )
         self._actions[action.name] = [*others, action]
 
-    def workflow(self, name: str, version: int | None = None) -> Workflow[..., Any]:
-        """One version, or the newest."""
+    def workflow(self, name: str, version: int | str | None = None) -> Workflow[..., Any]:
+        """One version, or the newest; of a document also by the version that it gives itself, which is a text."""
         versions = [number for known, number in self._workflows if known == name]
-        if not versions or (version is not None and version not in versions):
+        if isinstance(version, str):
+            versions = [number for number in versions if self._workflows[name, number].label == version]
+        if not versions or (isinstance(version, int) and version not in versions):
             raise NotRegistered(f"this process has no workflow {wanted(name, version)}{near(name, self.definitions())}")
-        return self._workflows[name, max(versions) if version is None else version]
+        return self._workflows[name, version if isinstance(version, int) else max(versions)]
 
     def find(self, definition: str) -> Workflow[..., Any] | None:
         """The workflow of this name and version, the engine's own as well, or what stands for an action apart."""
@@ -130,7 +132,7 @@ class Registry:
         return iter([action for known in self._actions.values() for action in known])
 
 
-def wanted(name: str, version: int | None) -> str:
+def wanted(name: str, version: int | str | None) -> str:
     """What was asked for, short enough to be repeated."""
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
     return shown if version is None else f"{shown}@{version}"

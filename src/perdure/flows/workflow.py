@@ -46,6 +46,7 @@ class Workflow(Generic[P, R]):
     """A registered definition. Awaited in a workflow it is a child; anywhere else it is just the function."""
 
     hash: str = ""  # of the content of a definition that is data, if it was published
+    label: str = ""  # the version that a document gives itself
     listens: tuple[Listen, ...] = ()
     starts_on: tuple[On, ...] = ()
 
@@ -275,12 +276,10 @@ class WorkflowDecorator:
 
     async def start(self, child: Callable[[*Ts], Coroutine[Any, Any, Any]], *args: *Ts, id: str | None = None) -> str:
         """Start another execution and do not wait for it; gives its id. It lives on when this one ends."""
-        running = inside("workflow.start()")
         if not isinstance(child, Workflow):
             raise UsageError("workflow.start() takes a workflow and its arguments")
         other: Workflow[..., Any] = child
-        chosen = id or f"{self.id}.{running.loop.ref + 1}"
-        return await _start(other.name, other.version, Raw(other.signature.encode(args, {})), chosen)
+        return await start_apart(other.name, other.version, Raw(other.signature.encode(args, {})), id)
 
     async def send(self, id: str, name: str, payload: Any = None) -> None:
         """Send an event to another execution of the same tenant."""
@@ -306,8 +305,14 @@ def _returns(fn: Callable[[], Any]) -> Codec[Any]:
     return codec_for(hints.get("return", Any))
 
 
+async def start_apart(name: str, version: int | str | None, input: Raw, id: str | None = None) -> str:
+    """Start another execution that nobody waits for; gives its id."""
+    running = inside("workflow.start()")
+    return await _start(name, version, input, id or f"{id_of(running.key)}.{running.loop.ref + 1}")
+
+
 @action(name="perdure.start", retries=20, fatal=(UsageError, ExecutionError))
-async def _start(workflow: str, version: int, input: Raw, id: str) -> str:
+async def _start(workflow: str, version: int | str | None, input: Raw, id: str) -> str:
     """Start a detached execution."""
     current = this_attempt("workflow.start()")
     await current.client.start_raw(workflow, version, input, id, current.tenant, _me(current))
@@ -353,8 +358,11 @@ async def emit_event(event: Mapping[str, Any]) -> CloudEvent:
 
 
 @action(name="perdure.find_definition", retries=20, fatal=(UsageError,))
-async def find_definition(name: str, version: int | None = None) -> dict[str, Any]:
-    """Which version of a workflow stands behind a name now: its `version`, `hash` (if it was published) and `queue`."""
+async def find_definition(name: str, version: int | str | None = None) -> dict[str, Any]:
+    """Which version of a workflow stands behind a name now: its `version`, `hash` (if it was published) and `queue`.
+
+    A `version` that is a text is the one that a document gives itself.
+    """
     current = this_attempt("find_definition()")
     return await current.client.find_definition(current.tenant, name, version)
 

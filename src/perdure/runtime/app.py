@@ -310,13 +310,15 @@ class Perdure:
         await self._starts.start(definition, raw, key, self.clock.now(), by, lane, None, wish, labels)
         return Run(self, key, definition.signature.returns)
 
-    async def start_raw(self, workflow: str, version: int | None, input: Raw, id: str, tenant: str, by: str) -> None:
+    async def start_raw(
+        self, workflow: str, version: int | str | None, input: Raw, id: str, tenant: str, by: str
+    ) -> None:
         definition = await self._workflows.wanted(workflow, version, tenant)
         key = key_of(tenant, checked_id(id))
         await self.open()
         await self._starts.start(definition, input, key, self.clock.now(), by)
 
-    async def find_definition(self, tenant: str, name: str, version: int | None) -> dict[str, Any]:
+    async def find_definition(self, tenant: str, name: str, version: int | str | None) -> dict[str, Any]:
         found = await self._workflows.wanted(name, version, tenant)
         told: dict[str, Any] = {"version": found.version, "hash": found.hash, "queue": found.queue}
         return told | ({"listens": to_builtins(found.listens)} if found.listens else {})

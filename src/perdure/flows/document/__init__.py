@@ -55,7 +55,7 @@ class Document(Described):
         bound = {name: bind_name(name) for name in actions(body)} if bounds is None else bounds
         self.plan = plan = Plan(body, bound)
         super().__init__(plan.name, version, "default", plan.description, body, bound, hash)
-        self.listens, self.starts_on = plan.listens, plan.starts_on
+        self.label, self.listens, self.starts_on = plan.label, plan.listens, plan.starts_on
 
     def check_input(self, value: Any) -> None:
         """InvalidValue if it does not fit the schema of the input."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from msgspec import Raw
+
+from perdure.core.codec import encode
 from perdure.flows.bound import Bound, Call, arguments
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.reader import Reader, escaped
@@ -17,6 +20,7 @@ from perdure.flows.document.tasks import read_step
 from perdure.flows.document.terms import See
 from perdure.flows.given import Calling
 from perdure.flows.graph.children import run_child
+from perdure.flows.workflow import start_apart
 
 _ELSEWHERE = ("grpc", "openapi", "asyncapi", "a2a", "mcp", "http")
 _RUNS = ("workflow", "container", "script", "shell")
@@ -81,10 +85,12 @@ class RunStep(Step):
         self.child = f"{child.get('namespace')}.{child.get('name')}"
         self.label = str(child.get("version", "latest"))
         self.given = reader.value(child.get("input"), f"{at}/workflow/input", names)
-        if not self.awaits:
-            reader.wrong(f"{at}/await", "what is not awaited is not run from here yet", "leave it out")
-        if self.label != "latest":
-            reader.wrong(f"{at}/workflow/version", "only the latest version can be run from here yet")
+        if not isinstance(body.get("await", True), bool):
+            reader.wrong(f"{at}/await", "true or false is expected here")
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
-        return Left(await run_child(course.running, self.child, None, self.given.of(given, see)))
+        version, values = None if self.label == "latest" else self.label, self.given.of(given, see)
+        if self.awaits:
+            return Left(await run_child(course.running, self.child, version, values))
+        await start_apart(self.child, version, Raw(encode([values])))
+        return Left(given)

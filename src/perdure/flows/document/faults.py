@@ -83,6 +83,8 @@ def fault_of(error: Exception, at: str) -> Fault:
             found = Fault({"instance": at, **error.details})
         case ActionFailed(type="TimeoutError"):
             found = fault("timeout", str(error), at)
+        case ActionFailed(type="NotRegistered" | "DefinitionNotFound"):
+            found = fault("configuration", str(error), at)
         case ActionFailed(type="SecretNotFound"):
             found = fault("authorization", str(error), at)
         case ActionFailed() | ChildFailed():

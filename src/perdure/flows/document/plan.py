@@ -20,9 +20,9 @@ from perdure.flows.described import checkpoint
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.faults import End, fault_of, within
 from perdure.flows.document.reader import Reader
+from perdure.flows.document.starting import starts
 from perdure.flows.document.tasks import Tasks
 from perdure.flows.document.terms import FIRST, LAST, Value
-from perdure.flows.listening import On
 from perdure.flows.schema import Schema
 from perdure.flows.secret import SCHEME
 
@@ -72,7 +72,7 @@ class Plan:
         self._gives = reader.schema(left.get("schema"), "/output/schema")
         self._limit = reader.limit(body.get("timeout"), "/timeout", FIRST)
         self.tasks = Tasks(reader, body.get("do"), "/do", ())
-        self.starts_on = self._starts(reader)
+        self.starts_on = starts(reader, body.get("schedule"))
         self.listens = tuple(dict.fromkeys(reader.listens))
         self.problems, self.calls = reader.problems, reader.calls
 
@@ -94,12 +94,6 @@ class Plan:
         evaluate = reader.object(self.body.get("evaluate", {}), "/evaluate", ("language", "mode"))
         if evaluate.get("language", "jq") != "jq" or evaluate.get("mode", "strict") != "strict":
             reader.wrong("/evaluate", "expressions are in jq, and strict: in ${ }")
-
-    def _starts(self, reader: Reader) -> tuple[On, ...]:
-        schedule = self.body.get("schedule")
-        if schedule is not None:
-            reader.wrong("/schedule", "a document does not start itself here", "use `perdure schedules create`")
-        return ()
 
     def check_input(self, value: Any) -> None:
         if self._wants is not None:

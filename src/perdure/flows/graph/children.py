@@ -30,8 +30,8 @@ class Called(Struct, frozen=True, omit_defaults=True):
     input: Raw = Raw(b"null")
 
 
-async def run_child(running: Replay, name: str, version: int | None, given: Any) -> Any:
-    """Start a child and wait for its result, as plain JSON."""
+async def run_child(running: Replay, name: str, version: int | str | None, given: Any) -> Any:
+    """Start a child and wait for its result, as plain JSON. A version that is a text is what a document says it is."""
     recorded = running.record(lambda: Raw(msgspec.json.encode(_call(name, version, given))))
     call = msgspec.json.decode(recorded, type=Called)
     if not call.version:
@@ -41,7 +41,7 @@ async def run_child(running: Replay, name: str, version: int | None, given: Any)
     return msgspec.json.decode(encode(result))
 
 
-def _call(name: str, version: int | None, given: Any) -> Called:
+def _call(name: str, version: int | str | None, given: Any) -> Called:
     try:
         workflow = registry.workflow(name, version)
     except NotRegistered:
@@ -57,7 +57,7 @@ def _call(name: str, version: int | None, given: Any) -> Called:
     return Called(workflow.version, Raw(workflow.signature.encode(args, kwargs)))
 
 
-async def _published(running: Replay, name: str, version: int | None, given: Any) -> Any:
+async def _published(running: Replay, name: str, version: int | str | None, given: Any) -> Any:
     """A child that this process has no code of: what was published under its name, found by an action."""
     found = await running.act(find_definition, Raw(encode([name, version])))
     if not found["hash"]:

@@ -44,7 +44,7 @@ class Workflows:
         self._known: OrderedDict[str, str] = OrderedDict()
         self._checkpoints: OrderedDict[tuple[str, int], str] = OrderedDict()
 
-    async def wanted(self, workflow: Any, version: int | None, tenant: str) -> Workflow[..., Any]:
+    async def wanted(self, workflow: Any, version: int | str | None, tenant: str) -> Workflow[..., Any]:
         """The workflow itself, or that of a name: in this process, or else published."""
         if isinstance(workflow, Workflow):
             if version not in (None, workflow.version):
@@ -61,7 +61,7 @@ class Workflows:
                 raise await self._unknown(workflow, version, tenant) from None
             return published
 
-    async def _unknown(self, name: str, version: int | None, tenant: str) -> NotRegistered:
+    async def _unknown(self, name: str, version: int | str | None, tenant: str) -> NotRegistered:
         """What there is instead, in the code and of this tenant's own."""
         versions = [f"{one.name}@{one.version}" for one in registry.workflows()]
         versions += [str(ref) for ref in await self._catalog.of(tenant)]

@@ -48,6 +48,7 @@ class Act(Struct, frozen=True, omit_defaults=True):
     body: Raw = ev.NULL
     bounds: dict[str, Bound] = {}
     note: str = ""
+    label: str = ""  # the version that it gives itself
 
 
 class Definition(Struct, frozen=True):
@@ -75,6 +76,7 @@ class Listed(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     bound: str = ""
     deprecated: str | None = None  # why
+    label: str = ""  # the version that it gives itself
 
 
 class Index(Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,10 @@ class Index(Struct, frozen=True, omit_defaults=True):
     def newest(self) -> Listed | None:
         """The newest that is not deprecated."""
         return next((one for one in reversed(self.versions) if one.deprecated is None), None)
+
+    def labelled(self, label: str) -> Listed | None:
+        """The newest that gives itself this version."""
+        return next((one for one in reversed(self.versions) if one.label == label), None)
 
 
 class Ref(Struct, frozen=True):
@@ -135,7 +141,7 @@ def _after(index: Index, event: ev.EventReceived, row: Row) -> Index:
             return structs.replace(index, kind=act.kind, draft=row.version, drafted=act.hash)
         case "published":
             bound = bound_hash(act.bounds)
-            one = Listed(act.version, act.hash, row.version, row.at, event.by, bound)
+            one = Listed(act.version, act.hash, row.version, row.at, event.by, bound, label=act.label)
             versions = tuple(sorted((*index.versions, one), key=lambda listed: listed.version))
             if index.drafted == act.hash:
                 index = structs.replace(index, draft=None, drafted="")
@@ -229,9 +235,12 @@ class Published:
             raise Undecodable(f"{key}: version {row} of the log is no act of a definition")
         return found, event, read_act(event)
 
-    async def named(self, tenant: str, name: str, version: int | None) -> Described | None:
+    async def named(self, tenant: str, name: str, version: int | str | None) -> Described | None:
         """What an execution begins with: this version, or the newest that is not deprecated; None if there is none."""
-        if version is None:
+        if isinstance(version, str):
+            listed = (await self.index(tenant, name)).labelled(version)
+            version = None if listed is None else listed.version
+        elif version is None:
             index = await self.index(tenant, name)
             if index.newest is None and index.versions:
                 raise DefinitionNotFound(
@@ -330,4 +339,4 @@ def _checked(ref: Ref, built: Described) -> Described:
 
 
 def sealed(kind: str, body: Any, bounds: dict[str, Bound], version: int = 0, note: str = "") -> Act:
-    return Act(kind, version, content_hash(body), Raw(canonical(body)), bounds, note)
+    return Act(kind, version, content_hash(body), Raw(canonical(body)), bounds, note, kinds.label_of(body))
