@@ -24,10 +24,10 @@ from perdure.flows.registry import registry
 from perdure.http import glance
 from perdure.http.api import ALL, api
 from perdure.http.auth import Authenticator
-from perdure.http.forms import LogOut
 from perdure.http.gate import Gate
 from perdure.http.keys import Keys
 from perdure.http.route import Answer, Route
+from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.managing.scheduled import Fired, Schedule
 from tests.http.every import GLANCES, body_of, path_of, place_of
 from tests.http.test_api import Door, People, opened, problem
@@ -475,7 +475,7 @@ def test_an_answer_in_another_form_than_the_declared_one_is_refused() -> None:
     async def main() -> None:
         async with opened(working=False) as door:
             gate = Gate(door.app, None)  # type: ignore[arg-type]
-            route = Route("GET", "/v1/x", "read", handler, answers={200: LogOut}, glance=glance.log)
+            route = Route("GET", "/v1/x", "read", handler, answers={200: LogPage}, glance=glance.log)
             caller = await _caller(OBSERVER)
             with pytest.raises(Exception, match="obi may only glance"):
                 await gate.served(None, route, caller, handler(None))  # type: ignore[arg-type]

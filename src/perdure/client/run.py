@@ -25,7 +25,6 @@ from perdure.http.forms import (
     EventIn,
     ExecutionOut,
     ForkIn,
-    LogOut,
     MigrateIn,
     PauseIn,
     ResumeIn,
@@ -33,6 +32,7 @@ from perdure.http.forms import (
     StartedOut,
     StateOut,
 )
+from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 
@@ -110,13 +110,23 @@ class RemoteRun(Generic[R_co]):
 
     async def log(self, after: int = 0, until: int | None = None) -> list[Entry]:
         """The events of the log, readable."""
-        entries: list[Entry] = []
+        return [entry async for entry in self.entries(after, until)]
+
+    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[Entry]:
+        """The same, one by one: a log of any length needs the memory of one page."""
+        page = await self.log_page(after, until, limit=_PAGE)
         while True:
-            page = await self._door.get(f"{self._path}/log", LogOut, after=after, until=until, limit=_PAGE)
-            entries += page.events
+            for entry in page.events:
+                yield entry
             if page.next is None:
-                return entries
-            after = page.next
+                return
+            page = await self.log_page(limit=_PAGE, cursor=page.next)
+
+    async def log_page(
+        self, after: int | None = None, until: int | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> LogPage:
+        """At most so many events, and a cursor for those that follow. A cursor carries `after` and `until`."""
+        return await self._door.get(f"{self._path}/log", LogPage, after=after, until=until, limit=limit, cursor=cursor)
 
     async def follow(self, after: int = 0) -> AsyncIterator[Entry]:
         """The events of the log after this version, and then each as it comes, until the execution has ended.

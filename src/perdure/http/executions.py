@@ -14,6 +14,8 @@ from perdure.flows.diagram import svg
 from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
+from perdure.runtime.callers import paging
+from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.whereabouts import as_cloudevent, logged
 
 routes = Routes("executions")
@@ -106,27 +108,22 @@ def _point(at: str | None) -> int | datetime | None:
         raise UsageError(f"{at!r} is neither a version nor a time, as 2030-01-01T12:00:00Z") from error
 
 
-@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: forms.LogOut}, glance=glance.log)
+@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: LogPage}, glance=glance.log)
 async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
     """Read the log, page by page.
 
+    A page that is not the last has `next`: given as `cursor`, it goes on there, up to the same `until`.
     With `Accept: application/cloudevents-batch+json` only the events that came from outside, as CloudEvents; the header
     `Link` leads to the next page, if there is one.
     """
     query, run = call.query, run_of(call)
-    if cloudevents.wants(call.headers):
-        call.caller.require("read")
-    until = query.after + query.limit if query.until is None else min(query.until, query.after + query.limit)
-    entries = await run.log(query.after, until)
-    head = await run.head()
-    more = bool(entries) and entries[-1].version < min(query.until or head.version, head.version)
-    if cloudevents.wants(call.headers):
-        rows = [row async for row in run.rows(query.after, until)]
-        page = [as_cloudevent(run.key, one) for one in logged(rows)]
-        bound = "" if query.until is None else f"&until={query.until}"
-        ahead = f"{where(run.id)}/log?after={entries[-1].version}&limit={query.limit}{bound}" if more else ""
-        return Answer(page, headers={"Link": f'<{ahead}>; rel="next"'} if more else {}, media=BATCH)
-    return Answer(forms.LogOut(entries, entries[-1].version if more else None))
+    if not cloudevents.wants(call.headers):
+        return Answer(await run.log_page(query.after, query.until, limit=query.limit, cursor=query.cursor))
+    call.caller.require("read")
+    rows, behind = await paging.rows(call.app, run.key, query.after, query.until, query.limit, query.cursor)
+    page = [as_cloudevent(run.key, one) for one in logged(rows)]
+    ahead = f'<{where(run.id)}/log?limit={query.limit}&cursor={behind}>; rel="next"'
+    return Answer(page, headers={} if behind is None else {"Link": ahead}, media=BATCH)
 
 
 @routes("GET", "/v1/executions/{id}/why", "read", answers={200: Why}, glance=glance.why)

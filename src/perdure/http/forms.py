@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
-from perdure.core.view import Entry, moment
+from perdure.core.view import moment
 from perdure.runtime.app import Page, Perdure
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -101,14 +101,10 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    after: Annotated[int, Meta(ge=0)] = 0
-    until: Annotated[int, Meta(ge=1)] | None = None
+    after: Annotated[int, Meta(ge=0, description="The version before the first one; 0 unless given.")] | None = None
+    until: Annotated[int, Meta(ge=1, description="The last version; that of the log unless given.")] | None = None
     limit: Limit = 100
-
-
-class LogOut(Struct, frozen=True):
-    events: list[Entry]
-    next: int | None = None  # to be given as `after`
+    cursor: str | None = None
 
 
 class StateQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,8 @@ from msgspec import Raw, Struct, structs
 from perdure.core import events as ev, view
 from perdure.core.records import ENDED
 from perdure.flows.cron import to_micros
-from perdure.http.forms import ExecutionOut, ExecutionsOut, LogOut
+from perdure.http.forms import ExecutionOut, ExecutionsOut
+from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.definitions.definitions import Listing, Version
 from perdure.runtime.managing.dead import Dead, DeadPage
 from perdure.runtime.managing.scheduled import Fired, Schedule
@@ -70,8 +71,8 @@ def executions(found: ExecutionsOut) -> ExecutionsOut:
     return ExecutionsOut([execution(one) for one in found.executions], found.next)
 
 
-def log(page: LogOut) -> LogOut:
-    return LogOut([entry(one) for one in page.events], page.next)
+def log(page: LogPage) -> LogPage:
+    return LogPage([entry(one) for one in page.events], page.next)
 
 
 def entry(one: view.Entry) -> view.Entry:

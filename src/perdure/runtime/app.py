@@ -41,6 +41,7 @@ from perdure.runtime.callers.workflows import Workflows
 from perdure.runtime.callers.writing import Writes
 from perdure.runtime.checks import checked_id, checked_labels, checked_name, checked_tenant
 from perdure.runtime.clock import Clock
+from perdure.runtime.cursors import Cursors
 from perdure.runtime.definitions.catalog import Catalog
 from perdure.runtime.definitions.definitions import Definitions
 from perdure.runtime.definitions.published import Published
@@ -107,6 +108,8 @@ class Perdure:
         self.secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
+        #: Where pages of lists and logs go on.
+        self.cursors = Cursors(self.store)
         self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.
@@ -454,8 +457,7 @@ class Perdure:
         "paid"}` for one whose name is taken.
         """
         await self.open()
-        return await finding.find(
-            self.store,
+        query = finding.query_of(
             self._tenant(tenant),
             status=status,
             workflow=workflow,
@@ -463,10 +465,9 @@ class Perdure:
             before=before,
             parent=parent,
             labels=checked_labels(correlation, (tag,) if isinstance(tag, str) else tag),
-            limit=limit,
-            cursor=cursor,
             fields={**fields, **(published or {})},
         )
+        return await finding.find(self.store, self.cursors, "find", query, limit, cursor)
 
     async def described(self, key: str, state: State) -> Described:
         """The definition of an execution, if it is data."""

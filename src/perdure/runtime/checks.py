@@ -64,14 +64,6 @@ def _checked_label(text: str, what: str) -> str:
     return text
 
 
-def checked_cursor(text: str, verb: str) -> tuple[int, str]:
-    """A time and an id, as pages name the last one they show. It says where to go on, not what may be seen."""
-    at, _, id = text.partition("-")
-    if not (at.isascii() and at.isdecimal() and len(at) < 19 and id.isprintable() and 0 < len(id) < 1000):
-        raise UsageError(f"{text[:80]!r} is not a cursor that {verb} gave")
-    return int(at), id
-
-
 def checked_size(data: Raw, most: int, what: str) -> Raw:
     size = len(bytes(data))
     if size > most:

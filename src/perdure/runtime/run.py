@@ -23,7 +23,8 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.flows.diagram import Diagram
-from perdure.runtime.callers import retrying, whereabouts
+from perdure.runtime.callers import paging, retrying, whereabouts
+from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
@@ -135,10 +136,22 @@ class Run(Generic[R_co]):
 
     async def log(self, after: int = 0, until: int | None = None) -> list[view.Entry]:
         """The events of the log, readable."""
-        entries = [view.entry(row) async for row in self.rows(after, until)]
-        if not entries and after == 0:
+        return [entry async for entry in self.entries(after, until)]
+
+    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[view.Entry]:
+        """The same, one by one: a log of any length needs the memory of one page."""
+        last = after
+        async for row in self.rows(after, until):
+            last = row.version
+            yield view.entry(row)
+        if last == 0:
             await self.head()
-        return entries
+
+    async def log_page(
+        self, after: int | None = None, until: int | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> LogPage:
+        """At most so many events, and a cursor for those that follow. A cursor carries `after` and `until`."""
+        return await paging.page(self._app, self.key, after, until, limit, cursor)
 
     async def follow(self, after: int = 0) -> AsyncIterator[view.Entry]:
         """The events of the log after this version, and then each as it comes, until the execution has ended.

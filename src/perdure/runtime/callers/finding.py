@@ -6,13 +6,19 @@ A cursor names the last execution of its page, so pages have no gaps and no doub
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.errors import UsageError
 from perdure.ports import Store
-from perdure.runtime.checks import NONE, Labels, checked_cursor
+from perdure.runtime.checks import NONE, Labels
+from perdure.runtime.cursors import Cursors, Purpose
+
+#: When an execution started, and its id: the last of a page.
+Place: TypeAlias = tuple[int, str]
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -22,25 +28,19 @@ class Page(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-async def find(
-    store: Store,
+def query_of(
     tenant: str,
     *,
-    status: ShownStatus | None,
-    workflow: str | None,
-    after: datetime | None,
-    before: datetime | None,
-    parent: str | None,
+    status: ShownStatus | None = None,
+    workflow: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    parent: str | None = None,
     labels: Labels = NONE,
-    limit: int,
-    cursor: str | None,
     fields: dict[str, str | int | float | bool | None],
-) -> Page:
-    """One page of a tenant's executions. Inner ones are shown only to those who ask for what may be inner."""
-    if not 1 <= limit <= 1000:
-        raise UsageError("limit must be between 1 and 1000")
-    place = None if cursor is None else checked_cursor(cursor, "find()")
-    query = Query(
+) -> Query:
+    """What to look for. Inner executions are shown only to those who ask for what may be inner."""
+    return Query(
         tenant=tenant,
         status=status,
         workflow=workflow,
@@ -51,15 +51,31 @@ async def find(
         fields=fields,
         correlation=labels.correlation or None,
         tags=labels.tags,
-        limit=limit + 1,
-        cursor=None if place is None else (place[0], key_of(tenant, place[1])),
     )
-    heads = await store.find(query)
-    if len(heads) <= limit:
-        return Page(heads)
-    return Page(heads[:limit], cursor_after(heads[limit - 1]))
 
 
-def cursor_after(head: Head) -> str:
-    """Names the page that begins behind this execution."""
-    return f"{head.started_at}-{id_of(head.key)}"
+async def find(store: Store, cursors: Cursors, verb: str, query: Query, limit: int, cursor: str | None) -> Page:
+    """One page of a tenant's executions; the cursor is good for the same verb and query."""
+    blank = Query(query.tenant)
+    filters = {name: value for name, value in structs.asdict(query).items() if value != getattr(blank, name)}
+    purpose = Purpose(query.tenant or "", verb, filters)
+    heads, more = await look(store, query, limit, await begin(cursors, purpose, limit, cursor))
+    return Page(heads, await cursors.write(purpose, place_of(heads[-1])) if more else None)
+
+
+async def begin(cursors: Cursors, purpose: Purpose, limit: int, cursor: str | None) -> Place | None:
+    """Where a page begins, once what was asked for can be."""
+    if not 1 <= limit <= 1000:
+        raise UsageError("limit must be between 1 and 1000")
+    return None if cursor is None else await cursors.read(purpose, cursor, tuple[int, str])
+
+
+async def look(store: Store, query: Query, limit: int, place: Place | None) -> tuple[list[Head], bool]:
+    """The executions behind a place, and whether there are more."""
+    behind = None if place is None else (place[0], key_of(query.tenant or "", place[1]))
+    heads = await store.find(structs.replace(query, limit=limit + 1, cursor=behind))
+    return heads[:limit], len(heads) > limit
+
+
+def place_of(head: Head) -> Place:
+    return head.started_at, id_of(head.key)

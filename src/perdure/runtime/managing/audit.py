@@ -116,18 +116,14 @@ class Audit:
         """Acts, the newest first, page by page."""
         await self._app.open()
         wanted: dict[str, Any] = {"actor": actor, "act": act, "target": target}
-        page = await finding.find(
-            self._app.store,
+        query = finding.query_of(
             self._home(tenant),
-            status=None,
             workflow=AUDIT,
             after=after,
             before=before,
-            parent=None,
-            limit=limit,
-            cursor=cursor,
             fields={name: value for name, value in wanted.items() if value is not None},
         )
+        page = await finding.find(self._app.store, self._app.cursors, "audit", query, limit, cursor)
         return AuditPage([_noted(head) for head in page.heads], page.next)
 
     async def all(self, *, tenant: str | None = None, **wanted: Any) -> AsyncIterator[Noted]:

@@ -19,7 +19,8 @@ from msgspec import Struct
 from perdure.core import letters as mail, view
 from perdure.core.records import Head, Query, id_of, key_of, tenant_of
 from perdure.errors import ExecutionEnded, UsageError
-from perdure.runtime.checks import checked_cursor
+from perdure.runtime.callers.finding import begin
+from perdure.runtime.cursors import Purpose
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -159,18 +160,18 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
     """One page in the order of getting stuck. All are looked at: the store knows no such order."""
     if which.cause is not None and which.cause not in MEND:
         raise UsageError(f"{which.cause!r} is no cause; there are: {', '.join(CAUSES)}")
-    if not 1 <= limit <= 1000:
-        raise UsageError("limit must be between 1 and 1000")
+    await app.open()
+    filters = {"cause": which.cause, "workflow": which.workflow, "oldest": oldest}
+    purpose = Purpose(which.tenant, "dead", filters)
+    after = await begin(app.cursors, purpose, limit, cursor)
     first = heapq.nsmallest if oldest else heapq.nlargest
-    after = None if cursor is None else checked_cursor(cursor, "dead()")
     best: list[Dead] = []
     async for some in _all(app, which):
         fresh = [one for one in some if after is None or (_place(one) > after if oldest else _place(one) < after)]
         best = first(limit + 1, [*best, *fresh], key=_place)
     if len(best) <= limit:
         return DeadPage(best)
-    since, id = _place(best[limit - 1])
-    return DeadPage(best[:limit], f"{since}-{id}")
+    return DeadPage(best[:limit], await app.cursors.write(purpose, _place(best[limit - 1])))
 
 
 def _place(dead: Dead) -> tuple[int, str]:

@@ -28,6 +28,7 @@ from perdure.flows.task import ANYONE, Order, first_shown, form_of, read_order, 
 from perdure.runtime.callers import finding
 from perdure.runtime.callers.showing import whole
 from perdure.runtime.checks import checked_id, checked_size, checked_tenant
+from perdure.runtime.cursors import Purpose
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -114,7 +115,7 @@ class Tasks:
 
         With a status only those; `completed` gives the tasks that this person has completed.
         """
-        flags = [user_flag(by), *map(role_flag, roles), ANYONE]
+        flags = [user_flag(by), *map(role_flag, sorted(set(roles))), ANYONE]
         free: list[_Fields] = [{"state": "open", flag: True} for flag in flags]
         match status:
             case "completed":
@@ -226,27 +227,27 @@ class Tasks:
         tenant: str | None,
     ) -> TaskPage:
         """The first of all that fit one of these; each search has the same order, so one cursor serves all."""
+        app, home = self._app, self._app._tenant(tenant)
+        await app.open()
         more = {} if name is None else {"task": name}
         if status not in (None, "cancelled"):
             more["state"] = status
+        sought: list[_Fields] = [{**fields, **more} for fields in wanted]
+        purpose = Purpose(home, "tasks", {"status": status, "execution": execution, "fields": sought})
+        place = await finding.begin(app.cursors, purpose, limit, cursor)
         heads: dict[str, Head] = {}
         goes_on = False
-        for fields in wanted:
-            page = await self._app.find(
-                workflow=PERSON,
-                status="cancelled" if status == "cancelled" else None,
-                parent=execution,
-                limit=limit,
-                cursor=cursor,
-                tenant=tenant,
-                published={**fields, **more},
-            )
-            heads |= {head.key: head for head in page.heads}
-            goes_on = goes_on or page.next is not None
+        for fields in sought:
+            stage: Literal["cancelled"] | None = "cancelled" if status == "cancelled" else None
+            query = finding.query_of(home, status=stage, workflow=PERSON, parent=execution, fields=fields)
+            found, goes_further = await finding.look(app.store, query, limit, place)
+            heads |= {head.key: head for head in found}
+            goes_on = goes_on or goes_further
         ordered = sorted(heads.values(), key=lambda head: (head.started_at, head.key), reverse=True)
         kept = ordered[:limit]
         tasks = [await self._listed(head) for head in kept]
-        behind = finding.cursor_after(kept[-1]) if goes_on or len(ordered) > limit else None
+        goes_on = goes_on or len(ordered) > limit
+        behind = await app.cursors.write(purpose, finding.place_of(kept[-1])) if goes_on else None
         return TaskPage([task for task in tasks if status in (None, task.status)], behind)
 
     async def _listed(self, head: Head) -> Task:
