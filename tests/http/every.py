@@ -103,7 +103,7 @@ GLANCES: dict[Place, set[str]] = {
         *("field", "correlation", "tag"),  # refused: who finds by a value knows it
     },
     ("GET", "/v1/executions/{id}"): set(),
-    ("GET", "/v1/executions/{id}/log"): {"after", "until", "limit"},
+    ("GET", "/v1/executions/{id}/log"): {"after", "until", "limit", "cursor"},
     ("GET", "/v1/executions/{id}/why"): set(),
     ("GET", "/v1/definitions"): set(),
     ("GET", "/v1/dead"): {"cause", "workflow", "oldest", "limit", "cursor"},

@@ -166,7 +166,7 @@ def test_it_is_filtered_and_paged() -> None:
         second = (await door("GET", f"/v1/audit?limit=2&cursor={first['next']}")).json()
         assert [one["target"] for one in first["acts"] + second["acts"]] == ["h4", "h3", "h2", "h1"]
         assert [one.target async for one in door.app.audit.all(tenant="acme")] == ["h4", "h3", "h2", "h1", "h0"]
-        problem(await door("GET", "/v1/audit?cursor=x"), 400, "usage-error")
+        problem(await door("GET", "/v1/audit?cursor=x"), 422, "invalid-value")
         problem(await door("GET", "/v1/audit?limit=0"), 422, "invalid-request")
 
     served(main)

@@ -292,11 +292,14 @@ def test_lists_and_searches_show_nothing_of_another_tenant(url: str, tmp_path: P
             for query in queries:
                 said = query.format(estate.cursors.get(path.rpartition("/")[2], ""))
                 shown = await estate.door("GET", f"{path}?{said}")
+                blank(shown)
+                if "{}" in query:
+                    problem(shown, 422, "invalid-value")
+                    continue
                 assert shown.status_code == 200, (path, said, shown.text)
                 lists = [value for value in shown.json().values() if isinstance(value, list)]
                 # Strangers find what they have done themselves, and that is nothing yet.
                 assert lists == [[]] and shown.json().get("next") is None, (path, said, shown.text)
-                blank(shown)
 
     between(test, url, tmp_path)
 

@@ -447,28 +447,3 @@ def test_json_that_means_different_things_to_different_readers_is_refused(text: 
 )
 def test_json_that_is_only_unusual_is_taken(text: bytes) -> None:
     check(text)
-
-
-# Cursors
-
-
-@pytest.mark.parametrize(
-    "cursor", ["x", "1", "-", "1-", "9" * 5000 + "-x", "1-" + "x" * 5000, "1-%C2%85", "-1-x", "٣-x"]
-)
-def test_a_cursor_that_was_tampered_with_is_refused(cursor: str) -> None:
-    async def main(door: Door) -> None:
-        for path in ("/v1/executions", "/v1/dead"):
-            problem(await door("GET", f"{path}?cursor={cursor}"), 400, "usage-error")
-
-    served(main)
-
-
-def test_a_cursor_of_another_tenant_shows_nothing_of_that_tenant() -> None:
-    async def main(door: Door) -> None:
-        for number in range(3):
-            await door.start(id=f"h{number}")
-        cursor = (await door("GET", "/v1/executions?limit=1")).json()["next"]
-        door.who = "evil:eve:admin"
-        assert (await door("GET", f"/v1/executions?cursor={cursor}")).json()["executions"] == []
-
-    served(main)

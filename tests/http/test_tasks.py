@@ -257,7 +257,7 @@ def test_a_search_that_makes_no_sense_is_refused() -> None:
             problem(await desk("ann", "GET", f"/v1/tasks?{query}"), 400, "bad-combination")
         problem(await desk("ann", "GET", "/v1/tasks?status=done"), 422, "invalid-request")
         problem(await desk("ann", "GET", "/v1/tasks?limit=0"), 422, "invalid-request")
-        problem(await desk("ann", "GET", "/v1/tasks?cursor=x"), 400, "usage-error")
+        problem(await desk("ann", "GET", "/v1/tasks?cursor=x"), 422, "invalid-value")
         problem(await desk("ann", "POST", "/v1/tasks/a.1/claim?wait=2h"), 400, "too-long")
 
     served(main)

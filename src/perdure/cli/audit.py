@@ -52,7 +52,7 @@ async def list_acts(
 
     Example: perdure audit list --actor ann --since 7d
     """
-    wanted = _wanted(actor, act, target, since, until)
+    wanted = _wanted(actor, act, target, since, until) if cursor is None else _wanted(actor, act, target, None, None)
     async with call.client(app) as client:
         page = await client.audit.find(**wanted, limit=limit, cursor=cursor)
     if call.show.json:

@@ -150,7 +150,7 @@ async def find(
 
     Example: perdure list --correlation order-4711 --tag vip
     """
-    after = values.since(since) if since is not None else None
+    after = values.since(since) if since is not None and cursor is None else None  # a cursor knows since when
     wanted = values.fields(field or ())
     async with call.client(app) as client:
         page = await client.find(

@@ -1,12 +1,13 @@
 """Finding executions, page by page, newest first.
 
-A cursor names the last execution of its page, so pages have no gaps and no doubles while executions come and go.
+A cursor names the last execution of its page, so pages have no gaps and no doubles while executions come and go. It is
+good for the same filters. The times between which executions started travel in it: whoever asked for the last two hours
+means those before the first page, and need not say them again.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeAlias
 
 import msgspec
 from msgspec import structs
@@ -15,10 +16,16 @@ from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import NONE, Labels
-from perdure.runtime.cursors import Cursors, Purpose
+from perdure.runtime.cursors import Cursors, Purpose, refused
 
-#: When an execution started, and its id: the last of a page.
-Place: TypeAlias = tuple[int, str]
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """The last one of a page: its time and its id; and between which times its list lies."""
+
+    at: int
+    id: str
+    after: int | None = None
+    before: int | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -56,26 +63,34 @@ def query_of(
 
 async def find(store: Store, cursors: Cursors, verb: str, query: Query, limit: int, cursor: str | None) -> Page:
     """One page of a tenant's executions; the cursor is good for the same verb and query."""
-    blank = Query(query.tenant)
-    filters = {name: value for name, value in structs.asdict(query).items() if value != getattr(blank, name)}
+    blank = structs.replace(query, after=None, before=None)
+    filters = {name: value for name, value in structs.asdict(blank).items() if value != getattr(Query(None), name)}
     purpose = Purpose(query.tenant or "", verb, filters)
-    heads, more = await look(store, query, limit, await begin(cursors, purpose, limit, cursor))
-    return Page(heads, await cursors.write(purpose, place_of(heads[-1])) if more else None)
+    place = await begin(cursors, purpose, limit, cursor)
+    if place is not None:
+        if query.after not in (None, place.after) or query.before not in (None, place.before):
+            raise refused(purpose)
+        query = structs.replace(query, after=place.after, before=place.before)
+    heads, more = await look(store, query, limit, place)
+    if not more:
+        return Page(heads)
+    end = structs.replace(place_of(heads[-1]), after=query.after, before=query.before)
+    return Page(heads, await cursors.write(purpose, end))
 
 
 async def begin(cursors: Cursors, purpose: Purpose, limit: int, cursor: str | None) -> Place | None:
     """Where a page begins, once what was asked for can be."""
     if not 1 <= limit <= 1000:
         raise UsageError("limit must be between 1 and 1000")
-    return None if cursor is None else await cursors.read(purpose, cursor, tuple[int, str])
+    return None if cursor is None else await cursors.read(purpose, cursor, Place)
 
 
 async def look(store: Store, query: Query, limit: int, place: Place | None) -> tuple[list[Head], bool]:
     """The executions behind a place, and whether there are more."""
-    behind = None if place is None else (place[0], key_of(query.tenant or "", place[1]))
+    behind = None if place is None else (place.at, key_of(query.tenant or "", place.id))
     heads = await store.find(structs.replace(query, limit=limit + 1, cursor=behind))
     return heads[:limit], len(heads) > limit
 
 
 def place_of(head: Head) -> Place:
-    return head.started_at, id_of(head.key)
+    return Place(head.started_at, id_of(head.key))

@@ -19,7 +19,7 @@ from msgspec import Struct
 from perdure.core import letters as mail, view
 from perdure.core.records import Head, Query, id_of, key_of, tenant_of
 from perdure.errors import ExecutionEnded, UsageError
-from perdure.runtime.callers.finding import begin
+from perdure.runtime.callers.finding import Place, begin
 from perdure.runtime.cursors import Purpose
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
     await app.open()
     filters = {"cause": which.cause, "workflow": which.workflow, "oldest": oldest}
     purpose = Purpose(which.tenant, "dead", filters)
-    after = await begin(app.cursors, purpose, limit, cursor)
+    place = await begin(app.cursors, purpose, limit, cursor)
+    after = None if place is None else (place.at, place.id)
     first = heapq.nsmallest if oldest else heapq.nlargest
     best: list[Dead] = []
     async for some in _all(app, which):
@@ -171,7 +172,7 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
         best = first(limit + 1, [*best, *fresh], key=_place)
     if len(best) <= limit:
         return DeadPage(best)
-    return DeadPage(best[:limit], await app.cursors.write(purpose, _place(best[limit - 1])))
+    return DeadPage(best[:limit], await app.cursors.write(purpose, Place(*_place(best[limit - 1]))))
 
 
 def _place(dead: Dead) -> tuple[int, str]:
