@@ -46,6 +46,14 @@ def test_the_list_is_for_people_and_the_export_for_machines(shop: Shop) -> None:
     assert "nothing was done" in shop.run("audit", "list", "--until", "1h").stderr
 
 
+def test_the_list_goes_on_by_a_cursor_that_knows_since_when(shop: Shop) -> None:
+    for name in "abc":
+        shop.run("keys", "create", name, "--role", "sender")
+    first = shop.json("audit", "list", "--since", "1h", "--limit", "2")
+    rest = shop.json("audit", "list", "--since", "1h", "--limit", "2", "--cursor", first["next"])
+    assert [one["target"] for one in first["acts"] + rest["acts"]] == ["c", "b", "a"] and rest["next"] is None
+
+
 def test_notes_are_not_among_the_executions(shop: Shop) -> None:
     shop.run("keys", "create", "ci", "--role", "sender")
     assert shop.json("list")["executions"] == []

@@ -48,7 +48,7 @@ def test_rows_are_shown_as_they_are_stored(shop: Shop, order: str) -> None:
 
 def test_an_unknown_id_is_an_error_with_a_hint(shop: Shop) -> None:
     shop.run("migrate")
-    for command in ("show", "tail", "state", "why", "export", "retry", "fork"):
+    for command in ("show", "log", "tail", "state", "why", "export", "retry", "fork"):
         error = shop.error(command, "nobody", code=1)
         assert error.startswith("error: there is no execution")
         assert "hint: looked in" in error
@@ -60,6 +60,18 @@ def test_debug_shows_the_traceback(shop: Shop) -> None:
         process.line("Traceback")
         process.line("ExecutionNotFound")
         assert process.end() == 1
+
+
+def test_log_goes_page_by_page_through_the_versions_asked_for(shop: Shop, order: str) -> None:
+    whole = shop.json("log", order)
+    assert whole["next"] is None and len(whole["events"]) > 5
+    page = shop.json("log", order, "--after", "1", "--until", "5", "--limit", "3")
+    assert [one["version"] for one in page["events"]] == [2, 3, 4]
+    rest = shop.json("log", order, "--limit", "3", "--cursor", page["next"])
+    assert rest == {"events": [whole["events"][4]], "next": None}
+    assert "begin again without a cursor" in shop.error("log", order, "--until", "6", "--cursor", page["next"])
+    told = shop.run("log", order, "--limit", "1")
+    assert "Started" in told.stdout and "there are more: --cursor " in told.stderr
 
 
 def test_tail_begins_with_the_newest(shop: Shop, order: str) -> None:

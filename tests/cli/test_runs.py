@@ -103,6 +103,9 @@ def test_list_filters_and_pages(shop: Shop, worker: Process) -> None:
     second = shop.json("list", "--workflow", "echo", "--limit", "2", "--cursor", first["next"])
     assert [one["id"] for one in first["executions"] + second["executions"]] == ["echo-2", "echo-1", "echo-0"]
     assert second["next"] is None
+    recent = shop.json("list", "--since", "1h", "--limit", "3")
+    rest = shop.json("list", "--since", "1h", "--limit", "3", "--cursor", recent["next"])
+    assert [one["id"] for one in rest["executions"]] == ["echo-0"]
 
 
 def test_list_says_when_there_is_nothing(shop: Shop) -> None:

@@ -152,5 +152,6 @@ def test_every_facade_of_the_application_is_on_the_client() -> None:
         "published",
         "outbound",
         "secrets",
+        "cursors",
     }
     assert {name for name in vars(app) if not name.startswith("_")} - others - set(facades.values()) == {"tenants"}

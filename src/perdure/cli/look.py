@@ -124,6 +124,30 @@ def _rows(call: Call, log: list[Row]) -> None:
     call.show.print(lines)
 
 
+@command("log", PANEL)
+async def log(
+    call: Call,
+    id: RunId,
+    after: Annotated[int | None, Option("--after", min=0, help="Begin behind this version.")] = None,
+    until: Annotated[int | None, Option("--until", min=1, help="End with this version.")] = None,
+    limit: Annotated[int, Option("--limit", min=1, max=1000, help="How many.")] = 100,
+    cursor: Annotated[str | None, Option("--cursor", help="Go on after the page that gave it.")] = None,
+    app: AppOption = None,
+) -> None:
+    """Print a log from its beginning, or a part of it, page by page.
+
+    Example: perdure log order-42 --after 10 --until 20
+    """
+    async with call.client(app) as client:
+        page = await client.get(id).log_page(after, until, limit=limit, cursor=cursor)
+    if call.show.json:
+        call.show.data({"events": [entry_data(one) for one in page.events], "next": page.next})
+        return
+    call.show.print(_timeline(page.events))
+    if page.next:
+        call.show.note(f"there are more: --cursor {page.next}")
+
+
 @command("tail", PANEL)
 async def tail(
     call: Call,
