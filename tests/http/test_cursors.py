@@ -18,6 +18,7 @@ from perdure.errors import InvalidValue
 from perdure.http.api import ALL, api
 from tests.http.test_api import Door, People, opened, problem, served
 from tests.runtime.test_cursors import long_log
+from tests.stores.test_postgres import application
 
 #: Every route that gives pages, as one would ask it for the first; there is a log of this id.
 PAGED = {
@@ -115,6 +116,20 @@ def test_a_second_process_and_one_after_a_restart_take_the_cursors_of_the_first(
             await check(door, cursors)
 
     asyncio.run(then(asyncio.run(first())))
+
+
+def test_cursors_work_for_a_role_that_sees_one_tenant_at_a_time(postgres: str) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), application(postgres) as url, process(url) as one, process(url) as other:
+            for who in ("acme:ann:admin", "mill:bob:admin"):
+                one.who = other.who = who
+                for number in range(3):
+                    await one.start(id=f"h{number}")
+                cursor = (await one("GET", "/v1/executions?limit=2")).json()["next"]
+                rest = (await other("GET", f"/v1/executions?limit=2&cursor={cursor}")).json()
+                assert [execution["id"] for execution in rest["executions"]] == ["h0"]
+
+    asyncio.run(main())
 
 
 def test_a_cursor_of_another_deployment_is_refused() -> None:

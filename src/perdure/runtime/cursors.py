@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, Struct
 
 from perdure.core import copies, events as ev
 from perdure.core.records import Row, Start, key_of
@@ -79,7 +79,7 @@ class Cursors:
         while (key := await self._found()) is None:
             tries += 1
             try:
-                await self._store.start([_new()], 0)
+                await self._store.start([_new()], 0)  # whatever it answers, one is there
             except OutcomeUnknown:  # look whether it is there
                 if tries == _TRIES:
                     raise
@@ -87,7 +87,8 @@ class Cursors:
 
 
 def _signed(key: bytes, purpose: Purpose, place: bytes) -> str:
-    """
+    """The one text that stands for this place and this purpose.
+
     >>> cursor = _signed(b"key", Purpose("acme", "find", {"status": "stuck"}), b"[17,\\"a\\"]")
     >>> cursor, _checked(b"key", Purpose("acme", "find", {"status": "stuck"}), cursor)
     ('DqIoSUc_eXrSnqYb0SMnZ1sxNywiYSJd', b'[17,"a"]')
@@ -119,10 +120,10 @@ def refused(purpose: Purpose) -> InvalidValue:
 
 
 def _new() -> Start:
-    """On no queue and ended, so that no worker ever claims it. Whatever the secret is, it is the same start."""
+    """On no queue and ended, so that no worker ever claims it."""
     told = base64.b64encode(secrets.token_bytes(_SECRET)).decode()
     rows = [ev.row(ev.Started(CURSORS, 1, Raw(msgspec.json.encode([told]))), 1, 0), ev.row(ev.Completed(), 2, 0)]
-    return structs.replace(copies.as_start(KEY, rows, ""), sha=CURSORS)
+    return copies.as_start(KEY, rows, "")
 
 
 def _secret(row: Row) -> bytes:
