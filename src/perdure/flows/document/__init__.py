@@ -49,7 +49,8 @@ class Document(Described):
         registry.add_workflow(self)
 
     def _make(self, body: Mapping[str, Any], version: int, hash: str, bounds: Mapping[str, Bound] | None) -> None:
-        found = check(body)
+        # What was published was checked then; a later release may check more, and must run it all the same.
+        found = [] if hash else check(body)
         if wrong := [problem for problem in found if problem.level == "error"]:
             raise DefinitionInvalid(f"document {called(body) or '?'}", wrong)
         bound = {name: bind_name(name) for name in actions(body)} if bounds is None else bounds

@@ -105,10 +105,11 @@ class Step:
         async with within(after, f"task {self.name}", self.at):
             left = await self.work(course, given, see, scope)
         see["task"] = {**see["task"], "output": left.output}
+        see["context"] = course.context  # tasks inside it may have changed it
         output = left.output if self._as is None else self._as.of(left.output, see)
         _fits(self._gives, output, "the output")
         if self._exports is not None:
-            context = self._exports.of(output, {**see, "output": output, "context": course.context})
+            context = self._exports.of(output, {**see, "output": output})
             _fits(self._context, context, "what it exports")
             course.context = context
         return Left(output, left.then or self.then, left.attempts)
