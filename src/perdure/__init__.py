@@ -10,6 +10,7 @@ from perdure.core.breaker import Breaker
 from perdure.core.callbacks import Callback
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.retry import Retry
+from perdure.core.tracing import tracing
 from perdure.errors import (
     ActionError,
     ActionFailed,
@@ -164,6 +165,7 @@ __all__ = [
     "person",
     "role",
     "secret",
+    "tracing",
     "webhook_sink",
     "workflow",
 ]

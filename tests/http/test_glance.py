@@ -394,7 +394,7 @@ HIDDEN = {
     *("args", "attributes", "buffered", "callback", "cancel", "code", "correlation", "details", "error", "input"),
     *("lasting", "tags"),
     *("message", "note", "output", "patches", "payload", "published", "reason", "result", "roles", "seed", "source"),
-    *("state", "undos", "value", "where"),
+    *("state", "trace", "undos", "value", "where"),
 }
 
 

@@ -31,7 +31,7 @@ from perdure.cli.display import (
 )
 from perdure.cli.pictures import DiagramOption, draw
 from perdure.core.records import ENDED, Head, Row, id_of
-from perdure.core.view import Entry, Reason, State, entry, moment
+from perdure.core.view import Entry, Reason, State, entry, final, moment
 from perdure.runtime.run import Run
 
 PANEL = "Look closer"
@@ -61,22 +61,24 @@ async def show(
         log = [row async for row in run.rows(max(0, head.version - limit) if limit else 0)]
         if rows:
             _rows(call, log)
-        elif call.show.json:
+            return
+        first = await client.store.read(run.key, 0, 1, 1)
+        trace = final(first, run.key).trace
+        if call.show.json:
             call.show.data(
-                head_data(head, await client.running(head)) | {"log": [entry_data(entry(row)) for row in log]}
+                head_data(head, await client.running(head))
+                | {"trace": trace, "log": [entry_data(entry(row)) for row in log]}
             )
         else:
-            first = await client.store.read(run.key, 0, 1, 1)
-            call.show.print(
-                _header(head, await client.running(head), entry(first[0]) if first else None, client.clock.now())
-            )
+            begun = entry(first[0]) if first else None
+            call.show.print(_header(head, await client.running(head), begun, trace, client.clock.now()))
             call.show.print("")
             call.show.print(_timeline([entry(row) for row in log]))
             if log and log[0].version > 1:
                 call.show.note(f"{log[0].version - 1:,} earlier events are not shown: --limit 0 shows all")
 
 
-def _header(head: Head, definition: str, first: Entry | None, now: int) -> Any:
+def _header(head: Head, definition: str, first: Entry | None, trace: str, now: int) -> Any:
     facts: list[tuple[str, Any]] = [
         ("id", styled((id_of(head.key), "bold"))),
         ("workflow", f"{definition}, queue {head.queue}"),
@@ -95,6 +97,8 @@ def _header(head: Head, definition: str, first: Entry | None, now: int) -> Any:
         facts.append(("correlation", styled(head.correlation)))
     if head.tags:
         facts.append(("tags", styled(", ".join(head.tags))))
+    if trace:
+        facts.append(("trace", trace))
     if head.mail:
         facts.append(("mail", f"{head.mail} message(s) wait"))
     if head.status in ENDED:

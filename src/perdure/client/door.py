@@ -22,8 +22,10 @@ from perdure import errors
 from perdure.core.codec import encode
 from perdure.core.durations import Duration, micros
 from perdure.core.records import key_of
+from perdure.core.tracing import HEADER
 from perdure.errors import InvalidValue, OutcomeUnknown, PerdureError, RequestRefused, StoreUnavailable
 from perdure.flows.bound import Problem as Mistake
+from perdure.flows.current import traceparent
 from perdure.http.problems import Problem
 from perdure.runtime.names import Names
 
@@ -109,6 +111,8 @@ class Door:
         data = None if body is None else encode(body)
         asked = {name: _said(value) for name, value in query.items() if value is not None and value is not UNSET}
         headers = {} if data is None else {"content-type": media}
+        if trace := traceparent():
+            headers[HEADER] = trace
         loop = asyncio.get_running_loop()
         until, pause, sent = loop.time() + self._patience, _FIRST, False
         while True:

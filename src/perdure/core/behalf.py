@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 
+from perdure.core import tracing
+
 _caller: ContextVar[str | None] = ContextVar("perdure_behalf", default=None)
 
 
@@ -33,9 +35,10 @@ def answer_to(tenant: str) -> None:
 
 
 def for_everybody() -> Context:
-    """The present context but for that: for tasks that serve all who ask, whoever made them begin."""
+    """The present context but for that and its trace: for tasks that serve all who ask, whoever made them begin."""
     context = copy_context()
     context.run(_caller.set, None)
+    context.run(tracing.forget)
     return context
 
 

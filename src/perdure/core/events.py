@@ -72,6 +72,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     callback: Callback | None = None  # whom to tell of its end
     correlation: str = ""
     tags: tuple[str, ...] = ()
+    trace: str = ""  # the `traceparent` that it was started with
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -147,6 +148,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     callback: Callback | None = None  # as when it started
     lasting: list[int] = []  # children that are still open
     correlation: str = ""  # as when it started: children inherit it
+    trace: str = ""  # as when it started
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):
@@ -229,6 +231,7 @@ class EventReceived(Struct, frozen=True, omit_defaults=True):
     source: str = ""
     roles: tuple[str, ...] = ()  # of who sent it
     attributes: dict[str, str | int | bool] = {}  # of the CloudEvent that it came as
+    trace: str = ""  # the `traceparent` of who sent it
 
 
 class EventRejected(Struct, frozen=True, omit_defaults=True):

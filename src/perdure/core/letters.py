@@ -23,6 +23,7 @@ class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_fiel
     source: str = ""
     roles: tuple[str, ...] = ()
     attributes: dict[str, str | int | bool] = {}
+    trace: str = ""
 
 
 class PauseLetter(Struct, frozen=True, omit_defaults=True, tag="pause", tag_field="is"):

@@ -53,6 +53,7 @@ class Replay(Asking):
         self.hash = ""  # of the definition, if it was published
         self.callback: Callback | None = None
         self.correlation = ""
+        self.trace = ""  # that it was started with
         self.tries = 0  # of the action that settled last
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
@@ -84,6 +85,7 @@ class Replay(Asking):
                 self.began = self.at = at
                 self.seed = event.seed or self.key
                 self.hash, self.callback, self.correlation = event.hash, event.callback, event.correlation
+                self.trace = event.trace
                 self._begin(self.definition.begin, event.input)
             case ev.ActionSettled() | ev.TimerFired() | ev.EventReceived() | ev.ChildSettled() | ev.CancelRequested():
                 if isinstance(event, ev.CancelRequested) and event.now and self.outcome is None:
@@ -286,6 +288,7 @@ class Replay(Asking):
         self.undos = [self._owed(owed) for owed in event.undos]
         self._logged_timers = set()
         self.hash, self.callback, self.correlation = event.hash, event.callback, event.correlation
+        self.trace = event.trace
         self.position, self.taking = None, ""
         self._begin(self.definition.resume, event.input)
 
@@ -344,6 +347,7 @@ class Replay(Asking):
             self.callback,
             sorted(self.lasting),
             self.correlation,
+            self.trace,
         )
 
     def _end(self, outcome: Outcome) -> None:

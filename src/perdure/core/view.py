@@ -17,6 +17,7 @@ from perdure.core import events as ev
 from perdure.core.commands import short
 from perdure.core.durations import show
 from perdure.core.records import ENDED, Head, Row, definition_of, id_of
+from perdure.core.tracing import of_execution
 from perdure.errors import Undecodable
 
 _decode = msgspec.json.decode
@@ -92,6 +93,7 @@ class State(Struct):
     cancel: ev.CancelRequested | None = None
     stuck: ev.Stuck | None = None
     base: int = 1
+    trace: str = ""  # the id of its trace
 
 
 def fold(state: State, row: Row) -> State:
@@ -106,6 +108,7 @@ def fold(state: State, row: Row) -> State:
             state.workflow = event.workflow
             state.definition = definition_of(event.workflow, event.version, event.hash)
             state.input, state.started_at = _decode(event.input), row.at
+            state.trace = of_execution(event.trace, state.key, row.at).id
         case ev.Restarted():
             state.base, state.input = row.version, _decode(event.input)
             state.published = _decode(event.published) or {}

@@ -319,6 +319,11 @@ class ActionDecorator:
         return this_attempt("action.execution").execution
 
     @property
+    def traceparent(self) -> str:
+        """For the header of that name of what this action calls: the trace of its execution, and this call in it."""
+        return str(this_attempt("action.traceparent").trace)
+
+    @property
     def app(self) -> Any:
         """The application (`Perdure`) whose worker runs this action: to start, to send, to find."""
         return this_attempt("action.app").client

@@ -11,6 +11,7 @@ from perdure.core.callbacks import Callback, Ended
 from perdure.core.cloudevents import CloudEvent
 from perdure.core.loop import Loop, get_running
 from perdure.core.replay import Replay
+from perdure.core.tracing import Trace, here
 from perdure.errors import UsageError
 
 
@@ -47,6 +48,8 @@ class Attempt(Protocol):
     @property
     def progress(self) -> Any: ...
     @property
+    def trace(self) -> Trace: ...
+    @property
     def client(self) -> Client: ...
     def unwanted(self) -> bool: ...
     def beat(self, details: Any) -> None: ...
@@ -78,3 +81,12 @@ def this_attempt(what: str) -> Attempt:
         return attempt.get()
     except LookupError:
         raise UsageError(f"{what} works only inside a running action") from None
+
+
+def traceparent() -> str:
+    """What goes with whatever the running code starts, sends and calls: as it was said, or as the action has it."""
+    said = here()
+    if said is None:
+        running = attempt.get(None)
+        return "" if running is None else str(running.trace)
+    return "" if said.made else str(said)

@@ -28,6 +28,7 @@ from perdure.core.failures import child_failed
 from perdure.core.records import id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
+from perdure.core.tracing import of_execution
 from perdure.errors import ExecutionError, UsageError
 from perdure.flows import listening
 from perdure.flows.action import Action, Call, action, with_result
@@ -154,8 +155,11 @@ class _ReplayFilter(logging.Filter):
         running = execution()
         if running is None:
             return True
+        if running.replaying:
+            return False
         record.execution, record.version = running.key, running.version
-        return not running.replaying
+        record.trace = of_execution(running.trace, running.key, running.began).id
+        return True
 
 
 @final

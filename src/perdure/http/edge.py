@@ -2,11 +2,13 @@
 
 Rules kept here: no more than so many requests are served at once, and reads are not kept out by writes that wait; the
 headers of a request have a bound, and those that decide something come once; every answer tells browsers to believe its
-type, and not to keep it. No page of another site may call: there are no CORS headers, and no cookies that would help.
+type, and not to keep it; what a request starts and sends belongs to the trace that it names. No page of another site
+may call: there are no CORS headers, and no cookies that would help.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -17,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.core.behalf import on_behalf_of
+from perdure.core.tracing import HEADER, Trace, of_headers, tracing
 from perdure.http.problems import MEDIA, Refused, problem_of
 from perdure.http.site import Site
 
@@ -30,6 +33,7 @@ _ALWAYS = "/health/"
 _CLOSE = {"Connection": "close"}
 #: What was asked for, and what came of it, for those who count.
 ROUTE, _PROBLEM = "perdure.route", "perdure.problem"
+_TRACE = HEADER.encode()
 _YEAR = "max-age=31536000"
 _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
@@ -58,7 +62,7 @@ class Edge:
             return
         try:
             # Whoever calls is set once it is known, and forgotten with the request.
-            with on_behalf_of(None):
+            with on_behalf_of(None), tracing(_trace(scope["headers"])):
                 await self._app(scope, receive, answer)
         finally:
             self._busy[sort] -= 1
@@ -79,6 +83,12 @@ class Edge:
             raise Refused(503, "Busy", f"{self._most} {sort} are being served: try again", {"Retry-After": "1"})
         self._busy[sort] += 1
         return sort
+
+
+def _trace(headers: list[tuple[bytes, bytes]]) -> Trace:
+    """That of the request; one without gets one of its own, for the lines of the log that it leads to."""
+    given = of_headers([value for name, value in headers if name == _TRACE])
+    return given or Trace(os.urandom(16).hex(), os.urandom(8).hex(), made=True)
 
 
 def response_of(error: BaseException, request: Request) -> Response:

@@ -135,6 +135,7 @@ class StateOut(Struct, frozen=True):
     cancel: Any
     stuck: Any
     base: int
+    trace: str = ""  # the id of its trace
 
 
 class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):

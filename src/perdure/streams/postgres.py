@@ -19,6 +19,7 @@ import asyncpg
 import msgspec
 from msgspec import Struct
 
+from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.errors import UsageError
 from perdure.streams.inbox import Inbox
@@ -63,7 +64,9 @@ class PostgresStream:
     async def open(self, me: str, queues: Sequence[str]) -> None:
         self._inbox = Inbox(me, queues)
         listening = asyncio.Event()
-        self._task = asyncio.create_task(self._carry(self._inbox, listening), name="perdure-notify")
+        self._task = asyncio.create_task(
+            self._carry(self._inbox, listening), name="perdure-notify", context=for_everybody()
+        )
         await listening.wait()
 
     async def close(self) -> None:

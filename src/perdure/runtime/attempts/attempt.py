@@ -25,6 +25,7 @@ from perdure.core.commands import Asked
 from perdure.core.durations import show
 from perdure.core.failures import describe
 from perdure.core.records import id_of, tenant_of
+from perdure.core.tracing import Trace
 from perdure.errors import CircuitOpen, InvalidValue, LimitReached, SecretExposed, SecretNotFound
 from perdure.flows.action import Action
 from perdure.flows.current import Client, attempt
@@ -63,6 +64,8 @@ class Whose(Protocol):
     key: str
     token: int
 
+    @property
+    def trace(self) -> Trace: ...
     def settled(self, ref: int, event: ev.Event | None) -> None: ...
     def progressed(self, ref: int, details: Raw) -> None: ...
 
@@ -157,6 +160,10 @@ class Running:
     @property
     def key(self) -> str:
         return self.action.call_key or key_of_call(self.whose, self.asked.ref, self.action.name)
+
+    @property
+    def trace(self) -> Trace:
+        return self._who.trace.within(self.key)
 
     @property
     def number(self) -> int:

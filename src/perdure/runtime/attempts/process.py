@@ -27,6 +27,7 @@ from perdure.core.codec import encode
 from perdure.core.events import Error
 from perdure.core.failures import describe, kind_of
 from perdure.core.retry import left_alone
+from perdure.core.tracing import NONE, parse
 from perdure.errors import InvalidValue, UsageError
 from perdure.flows.action import Action, Options
 from perdure.flows.current import Client, attempt
@@ -52,6 +53,7 @@ class Task(Struct, frozen=True):
     number: int
     asked_at: int
     progress: Raw
+    trace: str
     secrets: dict[str, str] = {}
 
 
@@ -103,6 +105,7 @@ class Inside:
         self.asked_at = task.asked_at
         self.progress: Any = msgspec.json.decode(task.progress)
         self.connection: Any = None  # a transaction cannot cross over
+        self.trace = parse(task.trace) or NONE
         self._answers = answers
         self._secrets = task.secrets
 

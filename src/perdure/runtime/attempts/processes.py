@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core.failures import Recorded
+from perdure.core.tracing import Trace
 from perdure.errors import ProcessDied, UsageError
 from perdure.flows.action import Action
 from perdure.runtime.attempts.process import MAIN, Answer, Beat, Failure, Place, Result, Task, get, put
@@ -48,6 +49,8 @@ class Call(Protocol):
     def tenant(self) -> str: ...
     @property
     def execution(self) -> str: ...
+    @property
+    def trace(self) -> Trace: ...
     @property
     def number(self) -> int: ...
     @property
@@ -207,6 +210,7 @@ def _as_task(call: Call) -> Task:
         call.number,
         call.asked_at,
         progress,
+        str(call.trace),
         call.secrets,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from perdure.core.behalf import for_everybody
 from perdure.ports import Stream
 from perdure.runtime.callers.ends import Ends, end_of
 
@@ -22,7 +23,7 @@ class Listener:
 
     def listen(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._hear(), name="perdure-listen")
+            self._task = asyncio.create_task(self._hear(), name="perdure-listen", context=for_everybody())
 
     async def hang_up(self) -> None:
         """Stop, and close the stream."""

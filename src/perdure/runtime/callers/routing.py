@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perdure.core import tracing
 from perdure.core.cloudevents import Envelope
 from perdure.core.codec import digest
 from perdure.core.letters import EventLetter, seal
@@ -139,7 +140,8 @@ class Router:
         try:
             for on in workflow.starts_on:
                 if (input := begins(on, document)) is not None:
-                    return self._starts.made(workflow, input, key, self._clock.now(), by)
+                    trace = str(tracing.of_event(event.attributes) or "")
+                    return self._starts.made(workflow, input, key, self._clock.now(), by, trace=trace)
         except PerdureError as error:
             route.refuse(workflow, error)
         return None

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct, structs
 from perdure.core import events as ev, letters as mail
 from perdure.core.codec import digest, encode
 from perdure.core.records import Mail, Row
+from perdure.core.tracing import HEADER
 from perdure.errors import (
     EventConflict,
     EventRefused,
@@ -26,6 +27,7 @@ from perdure.errors import (
     PerdureError,
     UsageError,
 )
+from perdure.flows.current import traceparent
 from perdure.flows.machine import Machine
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
@@ -84,6 +86,8 @@ class Sends:
         if mail.nameless(letter):
             roles = letter.roles if isinstance(letter, mail.EventLetter) else ()
             letter = structs.replace(letter, by=self._sender(key, "", roles))
+        if isinstance(letter, mail.EventLetter) and (trace := _trace(letter.attributes)):
+            letter = structs.replace(letter, trace=trace)
         sealed = Mail(key, id, mail.seal(letter), sha)
         if connection is None:
             sent = await self._writes.sends.put(sealed)
@@ -162,7 +166,8 @@ class Sends:
         checked_size(payload, self._most, f"the payload of {event.name}")
         by = self._sender(key, by, roles)
         source = str(event.attributes.get("source", ""))
-        return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes)
+        trace = _trace(event.attributes)
+        return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes, trace)
 
     def _sender(self, key: str, by: str, roles: Sequence[str]) -> str:
         if roles and not by:
@@ -182,6 +187,11 @@ class Sends:
             said = (there.name, bytes(there.payload)) if isinstance(there, ev.EventReceived) else None
             found[place] = "duplicate" if said == (letter.name, bytes(letter.payload)) else "conflict"
         return found
+
+
+def _trace(attributes: Mapping[str, object]) -> str:
+    """Whose event it is; a CloudEvent that says so itself is not told a second time."""
+    return "" if HEADER in attributes else traceparent()
 
 
 def _refusal(key: str, id: str, answer: str) -> PerdureError | None:

@@ -18,6 +18,7 @@ from perdure.core.callbacks import Callback
 from perdure.core.codec import encode
 from perdure.core.records import ENDED, Row, Start
 from perdure.errors import ExecutionExists, UsageError
+from perdure.flows.current import traceparent
 from perdure.flows.described import Described
 from perdure.flows.listening import topics
 from perdure.flows.registry import registry
@@ -96,8 +97,9 @@ class Starts:
         by: str,
         callback: Callback | None = None,
         labels: Labels = NONE,
+        trace: str = "",
     ) -> Start:
-        """A start that can be written, with what the execution will listen for."""
+        """A start that can be written, with what the execution will listen for; its trace is that of the caller."""
         args, kwargs = definition.signature.decode(input)
         if isinstance(definition, Described):
             definition.check_input(next(iter((*args, *kwargs.values())), None))
@@ -113,6 +115,7 @@ class Starts:
             callback=callback,
             correlation=labels.correlation,
             tags=labels.tags,
+            trace=trace or traceparent(),
         )
         start = summary.begin(key, first, definition.queue, at)
         if definition.listens:

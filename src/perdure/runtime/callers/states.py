@@ -16,7 +16,7 @@ from perdure.core import view
 from perdure.core.records import Row
 
 #: Rises when a state of an older release means something else; what was kept then is not found any more.
-FORMAT = 1
+FORMAT = 2
 #: A state is kept when folding it took at least so many rows: reading fewer is as quick as asking a cache.
 WORTHWHILE = 50
 

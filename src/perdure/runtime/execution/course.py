@@ -17,6 +17,7 @@ import msgspec
 from perdure.core import events as ev, letters as mail, summary
 from perdure.core.records import End, Held, Park, Row, Status
 from perdure.core.replay import Replay
+from perdure.core.tracing import Trace
 from perdure.errors import (
     DefinitionConflict,
     DefinitionNotFound,
@@ -153,6 +154,10 @@ class Course:
                 self.history = _since_restart(self.history)
         self.migrated = False
         self.draft.written()
+
+    @property
+    def trace(self) -> Trace:
+        return self.kin.trace
 
     # From what came in to rows.
 

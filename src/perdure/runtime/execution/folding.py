@@ -60,7 +60,7 @@ class Mailbox:
         match wish:
             case mail.EventLetter():
                 event = ev.EventReceived(
-                    wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles, wish.attributes
+                    wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles, wish.attributes, wish.trace
                 )
                 course.append(event, now, letter.id)
             case mail.ChildLetter():

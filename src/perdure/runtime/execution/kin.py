@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Raw, structs
 
-from perdure.core import events as ev, letters as mail, summary
+from perdure.core import events as ev, letters as mail, summary, tracing
 from perdure.core.callbacks import Ended
 from perdure.core.codec import encode
 from perdure.core.commands import Asked
@@ -55,6 +55,11 @@ class Kin:
         queues = ((letter.key, self.queue_of(letter.key, replay)) for letter in letters)
         return [Hint(key, queue) for key, queue in queues if not is_external(queue)]
 
+    @property
+    def trace(self) -> tracing.Trace:
+        """What all of them belong to."""
+        return tracing.of_execution(self._notes.trace, self._key, self._notes.began)
+
     # The parent.
 
     @property
@@ -90,7 +95,8 @@ class Kin:
         key = f"{self._key}/callback"
         args = Raw(call_back.signature.encode((wanted, ended), {}))
         input = order(call_back, args, key, self._key)
-        first = ev.Started(ACTION + call_back.name, call_back.version, input, parent=self._key)
+        trace = str(self.trace)
+        first = ev.Started(ACTION + call_back.name, call_back.version, input, parent=self._key, trace=trace)
         return [summary.begin(key, first, self._queue, at)]
 
     # Children.
@@ -104,6 +110,7 @@ class Kin:
             parent_queue=self._queue,
             hash=started.hash,
             correlation=self._notes.correlation,
+            trace=str(self.trace),
         )
         key = key_of(tenant_of(self._key), started.id)
         start = summary.begin(key, first, queue, at, started.ref)
@@ -127,7 +134,14 @@ class Kin:
         """Whoever serves the queue runs the action, and its outcome comes back as mail."""
         action = asked.spec
         input = order(action, asked.args, key_of_call(self._key, asked.ref, action.name), self._key)
-        first = ev.Started(ACTION + action.name, action.version, input, parent=self._key, parent_queue=self._queue)
+        first = ev.Started(
+            ACTION + action.name,
+            action.version,
+            input,
+            parent=self._key,
+            parent_queue=self._queue,
+            trace=str(self.trace),
+        )
         self._draft.children.append(summary.begin(self._apart_key(asked.ref), first, queue, at, asked.ref))
 
     def recall(self, refs: Iterable[int]) -> None:

@@ -28,11 +28,11 @@ NOTED_TYPES = frozenset(
 )
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in NOTED_TYPES)
 _STARTED = ev.NUMBERS[ev.Started]
-_WORDS = (b'"callback":', b'"correlation":')
+_WORDS = (b'"callback":', b'"correlation":', b'"trace":')
 
 
 class Notes:
-    __slots__ = ("apart", "callback", "correlation", "offspring", "parent_queue", "published")
+    __slots__ = ("apart", "began", "callback", "correlation", "offspring", "parent_queue", "published", "trace")
 
     def __init__(self, held: Held) -> None:
         self.published: bytes | None = None  # the state that the log shows
@@ -40,7 +40,8 @@ class Notes:
         self.apart: dict[int, str] = {}  # actions that run apart, open according to the log, with their queues
         self.parent_queue = ""
         self.callback: Callback | None = None
-        self.correlation = ""
+        self.correlation = self.trace = ""
+        self.began = held.rows[0].at  # when the execution was started, unless a checkpoint says more
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
@@ -61,6 +62,7 @@ class Notes:
             case ev.Restarted():
                 self.published = bytes(event.published) if bytes(event.published) != b"{}" else None
                 self.callback, self.correlation = event.callback, event.correlation
+                self.trace, self.began = event.trace, event.began
                 self.offspring |= set(event.lasting)
             case ev.ChildStarted():
                 self.offspring.add(event.ref)
@@ -72,6 +74,6 @@ class Notes:
                 self.apart.pop(event.ref, None)
             case ev.Started():
                 self.parent_queue = event.parent_queue
-                self.callback, self.correlation = event.callback, event.correlation
+                self.callback, self.correlation, self.trace = event.callback, event.correlation, event.trace
             case _:
                 pass

@@ -93,7 +93,7 @@ class Resident(Course):
     @property
     def about(self) -> dict[str, object]:
         """What a line of the log of this process says about it."""
-        return {"execution": self.key, "version": self.version, "worker": self.house.me}
+        return {"execution": self.key, "version": self.version, "worker": self.house.me, "trace": self.trace.id}
 
     @property
     def runs(self) -> Ref:

@@ -48,6 +48,7 @@ class ExternalTask(Struct, frozen=True, omit_defaults=True):
     kwargs: dict[str, Any] = {}
     deadline: datetime | None = None  # no heartbeat goes beyond this
     progress: Any = None  # the details of the last heartbeat, also of an earlier attempt
+    traceparent: str = ""  # for what the worker calls
 
 
 class Wish(Struct, frozen=True):
@@ -139,6 +140,7 @@ class Handing:
             kwargs,
             None if limit is None else moment(task.began + limit),
             None if asked.progress is None else msgspec.json.decode(asked.progress),
+            str(task.trace.within(action.call_key)),
         )
 
     # Writing.

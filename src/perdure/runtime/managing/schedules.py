@@ -22,6 +22,7 @@ from perdure.core import events as ev, letters as mail, summary
 from perdure.core.codec import encode
 from perdure.core.durations import Duration, micros
 from perdure.core.records import ENDED, Head, Query, id_of, key_of
+from perdure.core.tracing import tracing
 from perdure.errors import (
     ExecutionEnded,
     ExecutionError,
@@ -226,7 +227,8 @@ class Schedules:
             first = ev.Started(target.workflow, version, input, by, hash=content)
             await app._starts.begin(structs.replace(summary.begin(key, first, queue, now), lane=lane))
         else:
-            await app._starts.start(definition, input, key, now, by, lane)
+            with tracing(None):  # each time is a story of its own
+                await app._starts.start(definition, input, key, now, by, lane)
 
     # Inside.
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from perdure.core import events as ev
+from perdure.core import events as ev, tracing
 from perdure.core.records import (
     PERSON,
     Backlog,
@@ -210,8 +210,16 @@ class SealedStore:
             row = ev.row(stuck, version, max(now, held.rows[-1].at if held.rows else 0), held.token)
             settle = Park("stuck", None, None, msgspec.json.encode(waits))
             commits.append(Commit(held.key, held.token, [row], settle, done=[one.id for one in held.mail]))
-            log.warning("%s is stuck: %s", held.key, error, extra={"execution": held.key})
+            trace = tracing.known(held.key) or tracing.of_execution("", held.key, await self._began(held))
+            log.warning("%s is stuck: %s", held.key, error, extra={"execution": held.key, "trace": trace.id})
         await self.inside.commit(commits, 0)
+
+    async def _began(self, held: Held) -> int:
+        """When it was started, which is in the clear; whether it was given a trace then cannot be read any more."""
+        if held.rows and held.rows[0].version == 1:
+            return held.rows[0].at
+        began: int = (await self.inside.read(held.key, 0, 1, 1))[0].at
+        return began
 
     # Sealing.
 

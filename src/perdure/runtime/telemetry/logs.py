@@ -5,7 +5,9 @@
 
 Rules kept here: a record is one line, and a traceback below it is indented, so nothing that a payload or an error
 message contains can pass for a record; control characters are escaped; context travels in `extra` under the names in
-CONTEXT; what an action logs names its execution by itself; a secret that was revealed in this process is shown as ***.
+CONTEXT; what an action logs names its execution by itself; whatever names an execution that this worker holds has its
+trace, and what is said while a request is served has that of the request; a secret that was revealed in this process is
+shown as ***.
 The root logger and other libraries are left alone unless `root` is given.
 """
 
@@ -20,11 +22,12 @@ from typing import Any, TextIO
 
 import msgspec
 
+from perdure.core import tracing
 from perdure.flows.current import attempt
 from perdure.runtime.secrets.watching import watch
 from perdure.runtime.settings import Settings
 
-CONTEXT = ("tenant", "execution", "version", "worker")
+CONTEXT = ("tenant", "execution", "version", "worker", "trace")
 #: C0 and C1 controls, line separators, what reorders text (all that could make a line look like something else), and
 #: lone surrogates, which cannot be written.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -69,11 +72,22 @@ def context(record: logging.LogRecord) -> dict[str, Any]:
     found = {name: record.__dict__[name] for name in CONTEXT if record.__dict__.get(name) is not None}
     if "execution" not in found and (running := attempt.get(None)) is not None:
         found["execution"] = f"{running.tenant}/{running.execution}"
+    if "trace" not in found and (trace := _trace(found.get("execution"))):
+        found["trace"] = trace
     key = found.get("execution")
     if isinstance(key, str) and "/" in key:
         tenant, _, found["execution"] = key.partition("/")
         found.setdefault("tenant", tenant)
     return {name: found[name] for name in CONTEXT if name in found}
+
+
+def _trace(key: object) -> str:
+    """The id of the trace that a line belongs to which does not say so itself."""
+    found = tracing.known(key) if isinstance(key, str) else None
+    if found is None and (running := attempt.get(None)) is not None:
+        found = running.trace
+    found = found or tracing.here()
+    return "" if found is None else found.id
 
 
 class JsonLines(logging.Formatter):
@@ -92,8 +106,8 @@ class JsonLines(logging.Formatter):
             **self._worker,
             **context(record),
         }
-        if trace := _trace(self, record):
-            line["exception"] = trace
+        if traceback := _traceback(self, record):
+            line["exception"] = traceback
         # Lone surrogates cannot be encoded; a log line is no reason to fail.
         text = msgspec.json.encode(_encodable(line), enc_hook=str).decode()
         return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -113,12 +127,12 @@ class ConsoleLines(logging.Formatter):
             *(paint(escaped(f"{name}={value}"), "2") for name, value in context(record).items()),
         ]
         line = " ".join(parts)
-        if trace := _trace(self, record):
-            line += "".join(f"\n    | {escaped(one)}" for one in trace.splitlines())
+        if traceback := _traceback(self, record):
+            line += "".join(f"\n    | {escaped(one)}" for one in traceback.splitlines())
         return line
 
 
-def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     traces = []
     if record.exc_info and record.exc_info[0] is not None:
         traces.append(formatter.formatException(record.exc_info))

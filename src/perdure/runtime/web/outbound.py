@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from msgspec import Struct
 
 from perdure.core import signing
+from perdure.core.tracing import HEADER
 from perdure.errors import External, OutboundRefused, UsageError
+from perdure.flows.current import traceparent
 from perdure.runtime.web.addresses import Resolve, Target, addresses_of, resolve_here, target_of
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class Outbound:
         """Call, and give the answer whatever its status is; `signature` is what `signing.sign` made."""
         target = target_of(url, self._hosts, self._private)
         sent = [*_checked(headers or {}).items(), *(signature or {}).items()]
+        if (trace := traceparent()) and all(name.lower() != HEADER for name, _ in sent):
+            sent.append((HEADER, trace))
         try:
             async with asyncio.timeout(self._total):
                 async with self._connected(target) as (reader, writer):

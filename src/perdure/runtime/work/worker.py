@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from perdure.core import guard
+from perdure.core import guard, tracing
 from perdure.core.records import Commit, End, Hint
 from perdure.errors import OutcomeUnknown, StoreError, UsageError
 from perdure.flows.action import Action
@@ -99,15 +99,17 @@ class Worker:
             workflow.check()
         self._leases = await Leases.beside(self, self._store, self._stream)
         await self._resting.look(self._loop.time(), 0)  # before the first hint is taken
-        for loop in (
+        loops = (
             self._intake.receive,
             self._intake.admit,
             self._committer.step,
             self._relay.relay,
             self._mailman.fetch_mail,
             self._renew,
-        ):
-            self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure-{loop.__name__}"))
+        )
+        with tracing.working(self._trace_of):
+            for loop in loops:
+                self._tasks.append(asyncio.create_task(self._forever(loop), name=f"perdure-{loop.__name__}"))
 
     async def stop(self, grace: float | None = None) -> None:
         """No new work; let running actions finish; give everything back."""
@@ -132,6 +134,11 @@ class Worker:
         self.attempts.processes.close()
         if self._leases is not None:
             await self._leases.stop()
+
+    def _trace_of(self, key: str) -> tracing.Trace | None:
+        """For lines about executions that are here, whoever writes them."""
+        resident = self.residents.get(key) or self.rooms.parked.get(key)
+        return None if resident is None else resident.trace
 
     async def _give_back(self) -> None:
         left = self.rooms.clear()

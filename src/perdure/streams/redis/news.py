@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from redis.asyncio.client import PubSub
 
+from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.streams.inbox import Inbox
 from perdure.streams.redis.health import Health
@@ -83,7 +84,7 @@ class News:
         if confirmed is None:
             confirmed = self._channels[channel] = asyncio.Event()
             if self._task is None:
-                self._task = asyncio.create_task(self._run(), name="perdure-news")
+                self._task = asyncio.create_task(self._run(), name="perdure-news", context=for_everybody())
             elif self._line is not None:
                 with suppress(*FAILURES):
                     await self._subscribe(self._line, channel)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
+from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.streams.inbox import Inbox
@@ -155,7 +156,7 @@ class _Desk:
         if self.inbox.queues:
             await self.news.listen_to_workers()
         loops = [self.sender.run, self._house.run, *(reader.run for reader in self._readers)]
-        self._tasks = [asyncio.create_task(loop(), name="perdure-redis") for loop in loops]
+        self._tasks = [asyncio.create_task(loop(), name="perdure-redis", context=for_everybody()) for loop in loops]
 
     async def leave(self) -> None:
         """Send what is to be sent, if it can be sent, and be forgotten."""
