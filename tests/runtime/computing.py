@@ -95,3 +95,8 @@ def counts() -> list[Any]:
 @workflow
 async def calls(name: str, *args: Any) -> Any:
     return await globals()[name](*args)
+
+
+@action(process=True)
+def traced_in_a_process() -> str:
+    return action.traceparent

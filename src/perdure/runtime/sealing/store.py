@@ -129,7 +129,7 @@ class SealedStore:
             try:
                 ready.append((index, self._commit(commit)))
             except KeyringError as error:
-                log.warning("%s: %s", commit.key, error, extra={"execution": commit.key})
+                log.warning("%s: %s", commit.key, error, extra=_about(commit.key))
         if ready:
             answers = await self.inside.commit([commit for _, commit in ready], grace)
             for (index, _), answer in zip(ready, answers, strict=True):
@@ -164,7 +164,7 @@ class SealedStore:
             try:
                 opened[key] = [self._opened_letter(one) for one in letters]
             except KeyringError as error:  # its next commit will be refused
-                log.warning("%s: %s", key, error, extra={"execution": key})
+                log.warning("%s: %s", key, error, extra=_about(key))
         return opened
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
@@ -210,8 +210,8 @@ class SealedStore:
             row = ev.row(stuck, version, max(now, held.rows[-1].at if held.rows else 0), held.token)
             settle = Park("stuck", None, None, msgspec.json.encode(waits))
             commits.append(Commit(held.key, held.token, [row], settle, done=[one.id for one in held.mail]))
-            trace = tracing.known(held.key) or tracing.of_execution("", held.key, await self._began(held))
-            log.warning("%s is stuck: %s", held.key, error, extra={"execution": held.key, "trace": trace.id})
+            own = tracing.of_execution("", held.key, await self._began(held))
+            log.warning("%s is stuck: %s", held.key, error, extra=_about(held.key, own))
         await self.inside.commit(commits, 0)
 
     async def _began(self, held: Held) -> int:
@@ -335,6 +335,12 @@ class SealedTwinned(SealedStore):
 
 class SealedBoth(SealedJoining, SealedTwinned):
     """On a store that can do both."""
+
+
+def _about(key: str, own: tracing.Trace | None = None) -> dict[str, object]:
+    """What a line says about an execution: its worker knows the trace, and nothing else may be able to read it."""
+    trace = tracing.known(key) or own
+    return {"execution": key, "trace": None if trace is None else trace.id}
 
 
 def _of_row(row: Row) -> bytes:
