@@ -194,6 +194,18 @@ async def test_children_and_actions_that_run_apart_inherit_it(world: World, line
     assert lines.traces("family") == lines.traces("family.2") == {ID}
 
 
+def test_a_worker_that_has_only_the_action_logs_the_trace_of_its_caller(lines: Lines) -> None:
+    async def main() -> None:
+        async with World(workers=0) as world:
+            world.add_worker(queues=["default"])
+            world.add_worker(queues=["tracing-apart"])
+            with tracing(GIVEN):
+                await world.run(family, id="family")
+
+    run(main())
+    assert [line["trace"] for line in lines.lines if line["message"] == "told apart"] == [ID]
+
+
 async def test_a_child_inherits_also_the_trace_that_nobody_gave(world: World, lines: Lines) -> None:
     run = await world.start(family, id="family")
     told = {id_in(one) for one in await run.result()}
@@ -267,6 +279,7 @@ async def test_a_worker_that_loads_only_the_checkpoint_knows_the_trace(
         run = await world.start(rounds, 2, id="rounds")
     wanted = (await of_head(run)).id
     for _ in range(2):
+        await world.advance("1h")
         await run.send("go")
         await world.settle()
     await world.crash()  # nobody has it in memory any more
@@ -485,6 +498,33 @@ def test_what_nobody_can_read_any_more_has_the_trace_that_is_its_own(
     assert (line["execution"], line["tenant"], line["trace"]) == ("doomed", "acme", wanted)
 
 
+def test_a_worker_whose_key_is_gone_in_the_middle_still_says_which_trace_it_was(tmp_path: Path, lines: Lines) -> None:
+    ring = str(tmp_path / "ring")
+    DirectoryRing.create(ring)
+
+    @action(name="tracing.shreds")
+    async def shreds() -> None:
+        DirectoryRing(ring).shred("acme")
+        action.app.store.seals.ring._known.clear()
+
+    @workflow(name="tracing-shredding")
+    async def shredding() -> None:
+        await shreds()
+
+    async def main() -> None:
+        app = Perdure(f"sqlite:///{tmp_path / 's.db'}", keyring=ring, probe=0.1, lease=0.5)
+        async with asyncio.timeout(20), app, app.working():
+            with tracing(GIVEN):
+                await app.start(shredding, id="doomed", tenant="acme")
+            while not (await app.dead(tenant="acme")).dead:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+    refused, *_ = [line for line in lines.lines if line.get("execution") == "doomed"]
+    assert "were destroyed" in refused["message"] and refused["trace"] == ID
+    assert all(line.get("trace") for line in lines.lines if "execution" in line)
+
+
 def test_a_task_that_serves_many_forgets_who_began_it() -> None:
     """What the first request begins goes on for all: the writer of starts, the listener for ends."""
 
@@ -503,6 +543,20 @@ def test_a_task_that_serves_many_forgets_who_began_it() -> None:
             assert seen == [None]
 
     asyncio.run(main())
+
+
+def test_what_goes_on_after_the_call_that_began_it_belongs_to_nobody_in_particular() -> None:
+    """Readers of streams, the listener for ends and the writers of batches, whatever request came first."""
+    home = Path(perdure.__file__).parent
+    calls = [
+        (f"{path.name}:{node.lineno}", {keyword.arg for keyword in node.keywords})
+        for folder in ("streams", "runtime/callers")
+        for path in (home / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "create_task"
+    ]
+    assert len(calls) >= 5
+    assert [place for place, names in calls if "context" not in names] == []
 
 
 def test_a_row_of_an_older_release_has_no_trace() -> None:
