@@ -36,7 +36,9 @@
     │   ├── Permanent             no other try can help
     │   ├── Contention            somebody else has it: soon again
     │   └── External              a service of others is ill
-    │       └── CircuitOpen       the circuit breaker of the action let no attempt through
+    │       ├── CircuitOpen       the circuit breaker of the action let no attempt through
+    │       ├── Unreachable       an outgoing call found nobody: nothing was sent
+    │       └── AnswerLate        an outgoing call was not answered in time: it may have taken effect
     ├── ActionFailed              what awaiting an action raises in a workflow
     ├── ProcessDied               the process of an action ended before it answered
     ├── ChildFailed               what awaiting a child workflow raises
@@ -265,6 +267,14 @@ class External(ActionError):
 
 class CircuitOpen(External):
     """The circuit breaker of an action let no attempt through."""
+
+
+class Unreachable(External):
+    """An outgoing call found nobody who would take it: nothing was sent."""
+
+
+class AnswerLate(External):
+    """An outgoing call was not answered in time; it may have taken effect."""
 
 
 class ActionFailed(PerdureError):

@@ -21,6 +21,7 @@ from perdure.core.events import NULL, Error
 from perdure.errors import (
     ActionError,
     ActionFailed,
+    AnswerLate,
     ChildFailed,
     CircuitOpen,
     Contention,
@@ -30,6 +31,7 @@ from perdure.errors import (
     LimitReached,
     Permanent,
     Transient,
+    Unreachable,
     UsageError,
 )
 
@@ -48,7 +50,7 @@ _BUILTIN = {
     name: kind
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER)
-} | {kind.__name__: kind for kind in (Transient, Permanent, Contention, External, CircuitOpen)}
+} | {kind.__name__: kind for kind in (Transient, Permanent, Contention, External, CircuitOpen, Unreachable, AnswerLate)}
 
 
 class Recorded(Exception):

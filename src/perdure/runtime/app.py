@@ -18,12 +18,14 @@ from msgspec import Raw, structs, to_builtins
 
 from perdure.core import cloudevents, letters as mail, patches
 from perdure.core.callbacks import Callback, Ended
+from perdure.core.calls import HttpCall, OpenApiCall
 from perdure.core.cloudevents import CloudEvent, Envelope
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, seconds
 from perdure.core.records import End, Head, Row, ShownStatus, key_of
 from perdure.core.view import State
 from perdure.errors import PerdureError, StoreUnavailable, UsageError
+from perdure.flows.current import Attempt
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import KeyRing, Locks, Store, Stream
@@ -61,6 +63,7 @@ from perdure.runtime.sealing import sealed
 from perdure.runtime.secrets.sources import Secrets, Source
 from perdure.runtime.settings import Settings, load
 from perdure.runtime.web import callbacks
+from perdure.runtime.web.calls import Calls
 from perdure.runtime.web.hooks import Hooks
 from perdure.runtime.web.outbound import Outbound
 from perdure.runtime.web.sinks import Sink, Sinks
@@ -118,6 +121,7 @@ class Perdure:
         self.external = ExternalTasks(self)
         #: How addresses that others name are called.
         self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
+        self._calls = Calls(self)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
         #: Who did what.
@@ -404,6 +408,12 @@ class Perdure:
 
     async def call_back(self, callback: Callback, ended: Ended) -> int:
         return await callbacks.tell(self, callback, ended)
+
+    async def call_http(self, call: HttpCall, attempt: Attempt) -> Any:
+        return await self._calls.http(call, attempt)
+
+    async def call_openapi(self, call: OpenApiCall, attempt: Attempt) -> Any:
+        return await self._calls.openapi(call, attempt)
 
     # Events that come, for whoever listens.
 

@@ -1,7 +1,7 @@
 """`call` and `run`: actions, functions of the document, other workflows.
 
 What is called by a name is, in this order: a function under `use.functions`, whose input are the arguments; else an
-action, as code has them, with its own retries, timeouts, queue and undo.
+action, as code has them, with its own retries, timeouts, queue and undo. `http` and `openapi` are not names.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from msgspec import Raw
 from perdure.core.codec import encode
 from perdure.flows.bound import Bound, Call, arguments
 from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.http import HttpRemote, OpenApiRemote, Remote
 from perdure.flows.document.reader import Reader, escaped
 from perdure.flows.document.step import Left, Step
 from perdure.flows.document.tasks import read_step
 from perdure.flows.document.terms import See
 from perdure.flows.given import Calling
 from perdure.flows.graph.children import run_child
+from perdure.flows.secret import SCHEME
 from perdure.flows.workflow import start_apart
 
-_ELSEWHERE = ("grpc", "openapi", "asyncapi", "a2a", "mcp", "http")
+_ELSEWHERE = ("grpc", "asyncapi", "a2a", "mcp")
+_REMOTE: dict[str, type[HttpRemote] | type[OpenApiRemote]] = {"http": HttpRemote, "openapi": OpenApiRemote}
+#: What the names of the engine's own actions begin with.
+OWN = "perdure."
 _RUNS = ("workflow", "container", "script", "shell")
 
 
@@ -31,7 +36,13 @@ class CallStep(Step):
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         name = reader.text(self.body["call"], f"{self.at}/call")
+        self.remote: Remote | None = None
         given = self.body.get("with", {})
+        if name in _REMOTE:
+            self.remote = remote = _REMOTE[name](reader, given, f"{self.at}/with", names)
+            # The engine's own action is in every worker: it is named here for its secrets alone.
+            reader.calls.append(Calling(self.at, f"{OWN}{name}", [f"{SCHEME}{one}" for one in remote.secrets]))
+            return
         if not isinstance(given, dict | list):
             reader.wrong(f"{self.at}/with", "arguments are an object, or a list in their order")
         self.given = reader.value(given, f"{self.at}/with", names)
@@ -59,6 +70,8 @@ class CallStep(Step):
         reader.inside.pop()
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
+        if self.remote is not None:
+            return Left(await self.remote.call(given, see), attempts=course.running.tries)
         values = self.given.of(given, see)
         if self.function is not None:
             inner = Scope({}, self.function.at, f"{scope.path(self.at)}/{escaped(self.function.name)}")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from perdure.core.calls import KINDS, TYPES, problem
 from perdure.errors import (
     ActionFailed,
     ChildFailed,
@@ -21,17 +22,6 @@ from perdure.errors import (
     UsageError,
 )
 
-TYPES = "https://serverlessworkflow.io/spec/1.0.0/errors/"
-_STATUS = {
-    "configuration": 400,
-    "validation": 400,
-    "expression": 400,
-    "authentication": 401,
-    "authorization": 403,
-    "timeout": 408,
-    "communication": 500,
-    "runtime": 500,
-}
 _HOSTS = ("https://serverlessworkflow.io/", "https://open-workflow-specification.org/")
 _PATHS = ("spec/1.0.0/errors/", "dsl/errors/types/", "errors/types/")
 _KEYS = ("type", "status", "title", "detail", "instance")
@@ -61,15 +51,7 @@ class End(Exception):
 
 def fault(kind: str, detail: str, at: str, *, title: str = "", status: int | None = None) -> Fault:
     """An error of one of the kinds that the specification names."""
-    return Fault(
-        {
-            "type": f"{TYPES}{kind}",
-            "status": status or _STATUS[kind],
-            "title": title or f"{kind} error",
-            "detail": detail,
-            "instance": at,
-        }
-    )
+    return Fault({**problem(kind, detail, title=title, status=status), "instance": at})
 
 
 def fault_of(error: Exception, at: str) -> Fault:
@@ -122,7 +104,7 @@ def canonical(type: str) -> str:
     """
     for host in _HOSTS:
         for path in _PATHS:
-            if type.startswith(host + path) and (name := type.removeprefix(host + path)) in _STATUS:
+            if type.startswith(host + path) and (name := type.removeprefix(host + path)) in KINDS:
                 return TYPES + name
     return type
 

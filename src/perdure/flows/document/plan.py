@@ -17,12 +17,13 @@ from perdure.core.replay import Replay
 from perdure.errors import InvalidValue
 from perdure.flows.bound import Bound
 from perdure.flows.described import checkpoint
+from perdure.flows.document.authentication import check_all as check_authentications
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.faults import End, fault_of, within
 from perdure.flows.document.reader import Reader
 from perdure.flows.document.starting import starts
 from perdure.flows.document.tasks import Tasks
-from perdure.flows.document.terms import FIRST, LAST, Value
+from perdure.flows.document.terms import FIRST, INSIDE, LAST, Value
 from perdure.flows.schema import Schema
 from perdure.flows.secret import SCHEME
 
@@ -72,6 +73,7 @@ class Plan:
         self._gives = reader.schema(left.get("schema"), "/output/schema")
         self._limit = reader.limit(body.get("timeout"), "/timeout", FIRST)
         self.tasks = Tasks(reader, body.get("do"), "/do", ())
+        check_authentications(reader, INSIDE)
         self.starts_on = starts(reader, body.get("schedule"))
         self.listens = tuple(dict.fromkeys(reader.listens))
         self.problems, self.calls = reader.problems, reader.calls
@@ -89,8 +91,6 @@ class Plan:
                 reader.wrong(f"/document/{key}", "a version is like 1.0.3", "write it as a text")
         if isinstance(about.get("dsl"), str) and not about["dsl"].startswith("1.0."):
             reader.wrong("/document/dsl", f"version {about['dsl'][:40]} of the DSL is not known here", "1.0.x is")
-        if reader.use.get("authentications"):
-            reader.wrong("/use/authentications", "nothing here authenticates", "let an action do it")
         evaluate = reader.object(self.body.get("evaluate", {}), "/evaluate", ("language", "mode"))
         if evaluate.get("language", "jq") != "jq" or evaluate.get("mode", "strict") != "strict":
             reader.wrong("/evaluate", "expressions are in jq, and strict: in ${ }")

@@ -27,6 +27,7 @@ class Reader:
         self.problems: list[Problem] = []
         self.calls: list[Calling] = []
         self.listens: list[Listen] = []
+        self.authenticated: set[str] = set()  # those under `use` that a task uses
         self.inside: list[str] = []  # functions that are being read, the outermost first
 
     def wrong(self, at: str, message: str, fix: str = "") -> None:
@@ -57,16 +58,16 @@ class Reader:
         return ""
 
     def value(self, value: Any, at: str, names: Sequence[str], *, bare: bool = False) -> Value:
-        return self._made(lambda: Value(value, names, bare=bare), at) or Value(None, ())
+        return self.made(lambda: Value(value, names, bare=bare), at) or Value(None, ())
 
     def test(self, value: Any, at: str, names: Sequence[str]) -> Expression | None:
         """An expression that is true or not; none if there is none."""
         if value is None:
             return None
-        return self._made(lambda: Expression(self.text(value, at) or "null", names), at)
+        return self.made(lambda: Expression(self.text(value, at) or "null", names), at)
 
     def length(self, value: Any, at: str, names: Sequence[str]) -> Length:
-        return self._made(lambda: Length(value, names), at) or Length("PT0S", ())
+        return self.made(lambda: Length(value, names), at) or Length("PT0S", ())
 
     def limit(self, value: Any, at: str, names: Sequence[str]) -> Length | None:
         """A timeout: `after`, or the name of one."""
@@ -85,7 +86,7 @@ class Reader:
         elif "document" not in found:
             self.wrong(at, "a schema that lies elsewhere is not fetched", "put it here, under `document`")
         else:
-            return self._made(lambda: Schema(found["document"]), f"{at}/document")
+            return self.made(lambda: Schema(found["document"]), f"{at}/document")
         return None
 
     def named(self, value: Any, at: str, where: str) -> Any:
@@ -98,7 +99,8 @@ class Reader:
             return {}
         return known[value]
 
-    def _made(self, make: Callable[[], T], at: str) -> T | None:
+    def made(self, make: Callable[[], T], at: str) -> T | None:
+        """What is made; or None, and the reason is a problem."""
         try:
             return make()
         except InvalidValue as error:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from perdure.errors import External, OutboundRefused
+from perdure.errors import OutboundRefused, Unreachable
 
 #: Gives the addresses of a name, as text.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -83,7 +83,7 @@ async def addresses_of(target: Target, private: bool, resolve: Resolve) -> list[
         return [target.host]
     found = list(await resolve(target.host, target.port))
     if not found:
-        raise External(f"{target.host} has no address")
+        raise Unreachable(f"{target.host} has no address")
     for one in found:
         _refuse_inner(target.host, one, private)
     return found
@@ -119,7 +119,7 @@ async def resolve_here(host: str, port: int) -> list[str]:
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise External(f"the address of {host} cannot be found: {error}") from error
+        raise Unreachable(f"the address of {host} cannot be found: {error}") from error
     return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
 

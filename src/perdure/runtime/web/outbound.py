@@ -5,7 +5,7 @@
 Rules kept here: where it connects is decided in `addresses`, once, and TLS still asks for the host by its name; nothing
 is followed (an answer that leads elsewhere is an answer), nothing is unpacked, no proxy of the environment is used;
 everything has a limit, of time or of bytes; headers that frame a request or sign it are ours alone. What must not be
-sent raises OutboundRefused; what may go better next time raises External.
+sent raises OutboundRefused; what may go better next time raises External: Unreachable if nothing was sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from perdure.core import signing
 from perdure.core.tracing import HEADER
-from perdure.errors import External, OutboundRefused, UsageError
+from perdure.errors import AnswerLate, External, OutboundRefused, Unreachable, UsageError
 from perdure.flows.current import traceparent
 from perdure.runtime.web.addresses import Resolve, Target, addresses_of, resolve_here, target_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CONNECT, TOTAL, MOST = 3.0, 30.0, 2_000_000
 #: Of the addresses of a host, so many are tried.
 _TRIES = 3
-Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+Method: TypeAlias = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,8000}")
 #: Those that say where a request begins, ends and goes, and how long a connection lives.
@@ -99,7 +99,7 @@ class Outbound:
                 async with self._connected(target) as (reader, writer):
                     return await self._exchange(reader, writer, method, target, sent, body)
         except TimeoutError:
-            raise External(f"{target.host} took longer than {self._total:g} s to answer") from None
+            raise AnswerLate(f"{target.host} took longer than {self._total:g} s to answer") from None
         except (OSError, EOFError) as error:  # ssl.SSLError is an OSError
             raise External(f"the call to {target.host} broke off: {error or type(error).__name__}") from error
 
@@ -109,7 +109,7 @@ class Outbound:
             async with asyncio.timeout(self._connect_within):
                 reader, writer = await self._connect(target)
         except TimeoutError:
-            raise External(f"{target.host} cannot be reached within {self._connect_within:g} s") from None
+            raise Unreachable(f"{target.host} cannot be reached within {self._connect_within:g} s") from None
         try:
             yield reader, writer
         finally:
@@ -130,7 +130,7 @@ class Outbound:
                 raise
             except OSError as error:
                 failure = error
-        raise External(f"{target.authority} cannot be reached: {failure}") from failure
+        raise Unreachable(f"{target.authority} cannot be reached: {failure}") from failure
 
     async def _exchange(
         self,
