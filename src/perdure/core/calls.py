@@ -101,4 +101,6 @@ def is_json(content_type: str) -> bool:
     >>> is_json("application/problem+json; charset=utf-8"), is_json("text/json5")
     (True, False)
     """
-    return re.fullmatch(r"(application|text)/([\w.-]+\+)?json", content_type.partition(";")[0].strip().lower()) is not None
+    return (
+        re.fullmatch(r"(application|text)/([\w.-]+\+)?json", content_type.partition(";")[0].strip().lower()) is not None
+    )

@@ -84,5 +84,7 @@ def _expanded(names: str, data: Any) -> str:
 def _plain(value: Any, what: str) -> str:
     text = text_of(value)
     if text is None:
-        raise ExpressionError(f"{what} has an object or a list in it, and only plain values can be a part of an address")
+        raise ExpressionError(
+            f"{what} has an object or a list in it, and only plain values can be a part of an address"
+        )
     return quote(text, safe="")

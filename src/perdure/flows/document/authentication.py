@@ -16,8 +16,10 @@ from perdure.flows.document.reader import Reader, escaped
 from perdure.flows.document.terms import See
 from perdure.flows.secret import SCHEME
 
-_TOKENS = ("authority", "grant", "client", "request", "issuers", "scopes", "audiences", "username", "password")
-_TOKENS = (*_TOKENS, "subject", "actor")
+_TOKENS = (
+    *("authority", "grant", "client", "request", "issuers", "scopes", "audiences"),
+    *("username", "password", "subject", "actor"),
+)
 #: What a scheme may have, and what it needs.
 _SCHEMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "basic": (("username", "password"), ("username", "password")),

@@ -1,4 +1,4 @@
-"""`call: http` and `call: openapi`: what a document asks for, computed; the call itself is made by the engine's actions.
+"""`call: http` and `call: openapi`: what a document asks for, computed. The engine's own actions make the call.
 
 Rules kept here: the request is complete, and in the log, before anything is sent; secrets in it are references.
 """

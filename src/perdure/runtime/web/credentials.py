@@ -12,7 +12,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import msgspec
@@ -88,12 +88,12 @@ class Issuing:
                 token = _needed(given, "token", "bearer")
                 made = Credentials({"authorization": f"Bearer {token}"}, None, (token,) if guarded else ())
             case "digest":
-                made = Credentials(
-                    digest=(_needed(given, "username", "digest"), _needed(given, "password", "digest"))
-                )
+                made = Credentials(digest=(_needed(given, "username", "digest"), _needed(given, "password", "digest")))
             case "oauth2" | "oidc":
                 token = await self._token(given, wanted.scheme == "oidc", attempt.tenant)
                 made = Credentials({"authorization": f"Bearer {token}"}, None, (token,))
+            case _:
+                assert_never(wanted.scheme)
         for one in made.guarded:
             watch.add(attempt.tenant, one)
         return made
@@ -138,7 +138,9 @@ def answered(challenge: Reply, pair: tuple[str, str], wire: Wire) -> dict[str, s
     scheme, _, rest = said.partition(" ")
     if challenge.status != 401 or scheme.lower() != "digest":
         return None
-    parts = {name.lower(): quoted or plain for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|([^\s,]+))', rest)}
+    parts = {
+        name.lower(): quoted or plain for name, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|([^\s,]+))', rest)
+    }
     algorithm = parts.get("algorithm", "MD5").upper()
     qop = "auth" if "auth" in re.split(r"[,\s]+", parts.get("qop", "")) else ""
     if algorithm not in _HASHES or (parts.get("qop") and not qop) or "nonce" not in parts:
@@ -202,7 +204,10 @@ def _request(given: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
         fields |= {name: str(given.get(name, "")) for name in ("username", "password")}
     for who in ("subject", "actor"):
         if grant == GRANTS[2] and isinstance(given.get(who), dict):
-            fields |= {f"{who}_token": str(given[who].get("token", "")), f"{who}_token_type": str(given[who].get("type", ""))}
+            fields |= {
+                f"{who}_token": str(given[who].get("token", "")),
+                f"{who}_token_type": str(given[who].get("type", "")),
+            }
     encoding = (given.get("request") or {}).get("encoding", _FORM)
     headers["content-type"] = encoding
     return headers, msgspec.json.encode(fields) if encoding == _JSON else urlencode(fields).encode()

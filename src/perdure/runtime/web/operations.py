@@ -8,7 +8,7 @@ inside of the description only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from msgspec import Struct
@@ -39,17 +39,17 @@ class Operation(Struct, frozen=True):
 def placed(description: Any, call: OpenApiCall) -> HttpCall:
     """The request of a call; Permanent with problem details if it cannot be made."""
     if not isinstance(description, dict) or not isinstance(description.get("paths"), dict):
-        _misconfigured(f"{call.document} is no description of an API: it has no paths")
+        raise _misconfigured(f"{call.document} is no description of an API: it has no paths")
     swagger = str(description.get("swagger", "")).startswith("2.")
     if not swagger and not str(description.get("openapi", "")).startswith("3."):
-        _misconfigured(f"{call.document} is neither OpenAPI 3 nor Swagger 2.0")
+        raise _misconfigured(f"{call.document} is neither OpenAPI 3 nor Swagger 2.0")
     found = _find(description, call.operation)
     placing = _Placing(description, found, dict(call.parameters), call.operation)
     for parameter in _parameters(description, found):
         placing.place(parameter)
     body = placing.form if swagger else placing.rest()
     if placing.left:
-        _invalid(f"{call.operation} has no parameter {', '.join(sorted(placing.left))[:200]}")
+        raise _invalid(f"{call.operation} has no parameter {', '.join(sorted(placing.left))[:200]}")
     base = _base_2(description, call.document) if swagger else _base_3(description, found, call.document)
     return HttpCall(
         found.method,
@@ -82,13 +82,13 @@ class _Placing:
         value = self.left.pop(name, None)
         if value is None:
             if parameter.get("required"):
-                _invalid(f"{self._name} needs the parameter {name!r}")
+                raise _invalid(f"{self._name} needs the parameter {name!r}")
             return
         match where:
             case "path":
                 text = _joined(name, value, ",")
                 if SCHEME in text:
-                    _invalid(f"a secret cannot be a part of the path, as {name!r} of {self._name} is")
+                    raise _invalid(f"a secret cannot be a part of the path, as {name!r} of {self._name} is")
                 self.path = self.path.replace(f"{{{name}}}", quote(text, safe=""))
             case "query":
                 self.query += _query(parameter, name, value)
@@ -101,11 +101,11 @@ class _Placing:
                 self.form = value
             case "formData":
                 if parameter.get("type") == "file":
-                    _misconfigured(f"{self._name} takes a file, and files are not sent from here")
+                    raise _misconfigured(f"{self._name} takes a file, and files are not sent from here")
                 self.headers["content-type"] = _FORM
                 self.form = {**(self.form or {}), name: value}
             case _:
-                _misconfigured(f"the parameter {name!r} of {self._name} is in {where!r}, which is not known here")
+                raise _misconfigured(f"the parameter {name!r} of {self._name} is in {where!r}, which is not known here")
 
     def rest(self) -> Any:
         """What is left is the body: as a whole under the name `body`, or its properties."""
@@ -114,7 +114,7 @@ class _Placing:
             return None
         if not self.left:
             if wanted.get("required"):
-                _invalid(f"{self._name} needs a body: give it as the parameter `body`, or its properties")
+                raise _invalid(f"{self._name} needs a body: give it as the parameter `body`, or its properties")
             return None
         body = self.left["body"] if set(self.left) == {"body"} else dict(self.left)
         self.left.clear()
@@ -133,7 +133,7 @@ def _find(description: dict[str, Any], operation: str) -> Operation:
         for method, body in item.items() if isinstance(item, dict) else ():
             if method.upper() in METHODS and isinstance(body, dict) and body.get("operationId") == operation:
                 return Operation(method.upper(), str(path), body, item)
-    _misconfigured(f"the description of the API has no operation {operation!r}")
+    raise _misconfigured(f"the description of the API has no operation {operation!r}")
 
 
 def _parameters(description: dict[str, Any], found: Operation) -> Iterator[dict[str, Any]]:
@@ -141,7 +141,7 @@ def _parameters(description: dict[str, Any], found: Operation) -> Iterator[dict[
     for one in (*(found.body.get("parameters") or ()), *(found.item.get("parameters") or ())):
         parameter = _followed(description, one)
         if not isinstance(parameter, dict):
-            _misconfigured("the description of the API has a parameter that is not an object")
+            raise _misconfigured("the description of the API has a parameter that is not an object")
         which = parameter.get("name"), parameter.get("in")
         if which not in seen:
             seen.add(which)
@@ -166,7 +166,7 @@ def _joined(name: str, value: Any, separator: str) -> str:
         return separator.join(texts_of(name, value))
     text = text_of(value)
     if text is None:
-        _invalid(f"the parameter {name!r} is an object, and only plain values and lists can be sent there")
+        raise _invalid(f"the parameter {name!r} is an object, and only plain values and lists can be sent there")
     return text
 
 
@@ -195,14 +195,14 @@ def _followed(description: Any, value: Any) -> Any:
         for part in reference.removeprefix("#/").split("/"):
             found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         if not reference.startswith("#/") or found is None:
-            _misconfigured(f"{reference[:200]!r} leads nowhere inside of the description of the API")
+            raise _misconfigured(f"{reference[:200]!r} leads nowhere inside of the description of the API")
         value = found
-    _misconfigured("references in the description of the API lead in circles")
+    raise _misconfigured("references in the description of the API lead in circles")
 
 
-def _misconfigured(text: str) -> NoReturn:
-    raise Permanent(text, problem("configuration", text))
+def _misconfigured(text: str) -> Permanent:
+    return Permanent(text, problem("configuration", text))
 
 
-def _invalid(text: str) -> NoReturn:
-    raise Permanent(text, problem("validation", text))
+def _invalid(text: str) -> Permanent:
+    return Permanent(text, problem("validation", text))
