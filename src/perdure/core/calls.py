@@ -18,6 +18,10 @@ Output: TypeAlias = Literal["content", "raw", "response"]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 #: Methods that change nothing, so that it does not matter how often they are called.
 SAFE = ("GET", "HEAD", "OPTIONS")
+#: How a token may be asked for, how the client says who it is, and how the request is written: the first is usual.
+GRANTS = ("client_credentials", "password", "urn:ietf:params:oauth:grant-type:token-exchange")
+CLIENTS = ("client_secret_post", "client_secret_basic", "none")
+ENCODINGS = ("application/x-www-form-urlencoded", "application/json")
 TYPES = "https://serverlessworkflow.io/spec/1.0.0/errors/"
 #: The kinds of errors that the specification of the DSL names, with their usual status.
 KINDS: Mapping[str, int] = {

@@ -120,7 +120,12 @@ class Perdure:
         #: Actions that workers in other languages run.
         self.external = ExternalTasks(self)
         #: How addresses that others name are called.
-        self.outbound = Outbound(self.settings.outbound_host_names, self.settings.outbound_private)
+        self.outbound = Outbound(
+            self.settings.outbound_host_names,
+            self.settings.outbound_private,
+            total=self.settings.outbound_timeout,
+            most=self.settings.outbound_bytes,
+        )
         self._calls = Calls(self)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)

@@ -82,6 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     replay_always: bool = False
     outbound_hosts: str = ""
     outbound_private: bool = False
+    outbound_timeout: Seconds = 30.0
+    outbound_bytes: Count = 2_000_000
     webhook_window: Seconds = 300.0
     api_rate: Rate = 1000.0
     api_burst: Count = 2000
@@ -166,8 +168,10 @@ MEANING = {
     "events_per_replay": "events since the last restart_with that are still replayed",
     "lapses": "times that an execution may take its worker down before it is stuck",
     "replay_always": "throw away and replay after every turn: finds nondeterminism at once (on in dev and tests)",
-    "outbound_hosts": "the hosts that callbacks may lead to, separated by commas, as *.example.com; all unless set",
+    "outbound_hosts": "hosts that callbacks and calls of documents may lead to, as a.example, *.b.example; all unless set",
     "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
+    "outbound_timeout": "how long one of them may take, from the connection to the end of the answer",
+    "outbound_bytes": "bytes of an answer to one of them",
     "webhook_window": "how far the time of a webhook may be from now; one that is older is refused",
     "api_rate": "requests per second of one tenant to one API process, reads and writes each; 0 is any number",
     "api_burst": "requests that a tenant may send at once, before the rate counts",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from perdure.core.calls import Authentication, Scheme
+from perdure.core.calls import CLIENTS, ENCODINGS, GRANTS, Authentication, Scheme
 from perdure.flows.document.reader import Reader, escaped
 from perdure.flows.document.terms import See
 from perdure.flows.secret import SCHEME
@@ -28,9 +28,6 @@ _SCHEMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "oauth2": ((*_TOKENS, "endpoints"), ("authority", "grant")),
     "oidc": (_TOKENS, ("authority", "grant")),
 }
-GRANTS = ("client_credentials", "password", "urn:ietf:params:oauth:grant-type:token-exchange")
-CLIENTS = ("client_secret_post", "client_secret_basic", "none")
-ENCODINGS = ("application/x-www-form-urlencoded", "application/json")
 _NAMED = re.compile(re.escape(SCHEME) + r"([A-Za-z0-9][A-Za-z0-9_.-]{0,127})")
 
 
@@ -55,7 +52,7 @@ class Authenticates:
         self._scheme = scheme
         if isinstance(given, dict) and "use" in given:
             self._secret = reader.text(reader.object(given, at, ("use",))["use"], f"{at}/use")
-            if self._secret not in (reader.use.get("secrets") or ()):
+            if self._secret not in _declared(reader):
                 reader.wrong(f"{at}/use", f"use.secrets has no {self._secret!r}", "name it there as well")
             self.secrets = (self._secret,)
             return
@@ -76,24 +73,32 @@ class Authenticates:
 def mentioned(reader: Reader, body: Any) -> tuple[str, ...]:
     """The secrets that a part of a document names: these alone may be put in the place of their references."""
     text = json.dumps(body)
-    declared = [name for name in reader.use.get("secrets") or () if isinstance(name, str)]
-    named = [name for name in declared if "$secrets" in text and name in text]
+    named = [name for name in _declared(reader) if "$secrets" in text and name in text]
     return tuple(dict.fromkeys([*named, *_NAMED.findall(text)]))
 
 
 def check_all(reader: Reader, names: Sequence[str]) -> None:
     """Look at those under `use` that no task uses: mistakes in them should not wait for the first one that does."""
-    known = reader.use.get("authentications") or {}
-    for name in known if isinstance(known, dict) else ():
+    for name in _known(reader):
         if name not in reader.authenticated:
             Authenticates(reader, {"use": name}, "/use/authentications", names)
+
+
+def _declared(reader: Reader) -> list[str]:
+    found = reader.use.get("secrets")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
+def _known(reader: Reader) -> dict[str, Any]:
+    found = reader.use.get("authentications")
+    return found if isinstance(found, dict) else {}
 
 
 def _found(reader: Reader, body: Any, at: str) -> tuple[Any, str]:
     if not isinstance(body, dict) or "use" not in body:
         return body, at
     name = reader.text(reader.object(body, at, ("use",))["use"], f"{at}/use")
-    known = reader.use.get("authentications") or {}
+    known = _known(reader)
     if name not in known:
         reader.wrong(f"{at}/use", f"use.authentications has no {name!r}", f"it has: {', '.join(known) or 'nothing'}")
         return {"bearer": {"token": "-"}}, at

@@ -43,15 +43,16 @@ class CallStep(Step):
             # The engine's own action is in every worker: it is named here for its secrets alone.
             reader.calls.append(Calling(self.at, f"{OWN}{name}", [f"{SCHEME}{one}" for one in remote.secrets]))
             return
+        if name in _ELSEWHERE:
+            reader.wrong(f"{self.at}/call", f"{name} is not called from here", "call an action that does it")
+            return
         if not isinstance(given, dict | list):
             reader.wrong(f"{self.at}/with", "arguments are an object, or a list in their order")
         self.given = reader.value(given, f"{self.at}/with", names)
         self.function: Step | None = None
         self.call: Call | None = None
         functions = reader.use.get("functions") or {}
-        if name in _ELSEWHERE:
-            reader.wrong(f"{self.at}/call", f"{name} is not called from here", "call an action that does it")
-        elif name in functions:
+        if name in functions:
             self._make_function(reader, name, functions[name])
         elif any(sign in name for sign in ":@/"):
             reader.wrong(

@@ -18,7 +18,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
-from perdure.core.calls import Authentication, problem
+from perdure.core.calls import CLIENTS, ENCODINGS, GRANTS, Authentication, problem
 from perdure.core.encoding import digest as digest_of
 from perdure.errors import Permanent
 from perdure.flows.current import Attempt
@@ -29,9 +29,7 @@ from perdure.runtime.web.requests import Known, Wire, shown_address
 
 #: Tokens and other things that are kept at once, and how long before its end a token is no longer used (seconds).
 MOST, EARLY = 1000, 30
-GRANTS = ("client_credentials", "password", "urn:ietf:params:oauth:grant-type:token-exchange")
-CLIENTS = ("client_secret_post", "client_secret_basic", "none")
-_FORM, _JSON = "application/x-www-form-urlencoded", "application/json"
+_FORM, _JSON = ENCODINGS
 _HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 
 
@@ -199,7 +197,7 @@ def _request(given: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
         fields |= {"client_secret": str(client["secret"])} if how != "none" and "secret" in client else {}
     for name, plural in (("scope", "scopes"), ("audience", "audiences")):
         if given.get(plural):
-            fields[name] = " ".join(map(str, given[plural]))
+            fields[name] = " ".join(map(str, given[plural])) if isinstance(given[plural], list) else str(given[plural])
     if grant == "password":
         fields |= {name: str(given.get(name, "")) for name in ("username", "password")}
     for who in ("subject", "actor"):
