@@ -168,7 +168,7 @@ MEANING = {
     "events_per_replay": "events since the last restart_with that are still replayed",
     "lapses": "times that an execution may take its worker down before it is stuck",
     "replay_always": "throw away and replay after every turn: finds nondeterminism at once (on in dev and tests)",
-    "outbound_hosts": "hosts that callbacks and calls of documents may lead to, as a.example, *.b.example; all unless set",
+    "outbound_hosts": "hosts that callbacks and calls of documents may lead to, as *.example.com; all unless set",
     "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
     "outbound_timeout": "how long one of them may take, from the connection to the end of the answer",
     "outbound_bytes": "bytes of an answer to one of them",

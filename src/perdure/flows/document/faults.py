@@ -71,10 +71,10 @@ def fault_of(error: Exception, at: str) -> Fault:
             found = fault("authorization", str(error), at)
         case ActionFailed() | ChildFailed():
             found = fault("runtime", str(error), at, title=error.type)
-        case NotRegistered() | UsageError():
-            found = fault("configuration", str(error), at)
         case InvalidValue():
             found = fault("validation", str(error), at)
+        case NotRegistered() | UsageError():
+            found = fault("configuration", str(error), at)
         case _:
             found = fault("runtime", str(error) or type(error).__name__, at, title=type(error).__name__)
     if found is not error:
