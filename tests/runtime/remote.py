@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,6 @@ from tests.http.receiver import Receiver, receiving
 TYPES = "https://serverlessworkflow.io/spec/1.0.0/errors/"
 SECRETS = {
     "token": "tok-0123456789",
-    "user": "ada",
     "password": "pass-0123456789",
     "pair": "ada:pass-0123456789",
     "whole": json.dumps({"username": "ada", "password": "pass-0123456789"}),
@@ -85,10 +84,3 @@ def calling(
 
 def at(receiver: Receiver, path: str) -> str:
     return f"http://127.0.0.1:{receiver.port}{path}"
-
-
-def together(*work: Awaitable[Any]) -> Any:
-    async def go() -> Any:
-        return await asyncio.gather(*work)
-
-    return asyncio.run(go())

@@ -100,7 +100,7 @@ class Calls:
         reply = await self._follow(wire, True, credentials)
         if reply.status != 200:
             output_of(wanted, wire, reply)
-        found = await asyncio.to_thread(read, reply.body, shown_address(call.document))
+        found = await asyncio.to_thread(read, reply.body, "the description of the API")
         if call.access is None:
             self._documents.put(key, found, now + KEPT_FOR)
         return found
