@@ -7,9 +7,10 @@ import copy
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from perdure.core.calls import Authentication, HttpCall, OpenApiCall
-from perdure.errors import Permanent
+from perdure.errors import InvalidValue, Permanent
 from perdure.runtime.web.operations import placed
 from tests.http.receiver import Receiver, receiving
 from tests.runtime.remote import application, at, calling, document, run_on, said
@@ -172,6 +173,40 @@ def test_what_cannot_be_placed_is_refused(
 ) -> None:
     found, detail = refused(description, operation, **parameters)
     assert found == kind and said in detail
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=3,
+)
+
+
+def spoilt(value: Any, draw: Any) -> Any:
+    """A description with one of its parts replaced."""
+    if not isinstance(value, dict | list) or not value or draw(st.integers(0, 5)) == 0:
+        return draw(JSON)
+    changed = copy.copy(value)
+    place = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+    changed[place] = spoilt(value[place], draw)
+    return changed
+
+
+@given(st.data())
+def test_a_description_with_anything_in_it_is_called_or_refused(data: st.DataObject) -> None:
+    description, operation = data.draw(
+        st.sampled_from([(THREE, "getPet"), (THREE, "putPet"), (TWO, "find"), (TWO, "form")])
+    )
+    given = {
+        "getPet": {"id": 1, "tags": ["a"]},
+        "putPet": {"id": 1, "a": 2},
+        "find": {"status": "a"},
+        "form": {"age": 1},
+    }
+    try:
+        place(spoilt(description, data.draw), operation, **given[operation])
+    except (Permanent, InvalidValue):
+        pass
 
 
 # --- with a server ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Rules kept here: the request is complete, and in the log, before anything is sen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from perdure.core.calls import METHODS, HttpCall, OpenApiCall, Output, text_of
 from perdure.errors import InvalidValue
@@ -18,7 +18,7 @@ from perdure.flows.document.terms import See
 
 _HTTP = ("method", "endpoint", "headers", "body", "query", "output", "redirect")
 _OPENAPI = ("document", "operationId", "parameters", "authentication", "output", "redirect")
-_OUTPUTS: tuple[Output, ...] = ("content", "raw", "response")
+_OUTPUTS = ("content", "raw", "response")
 
 
 class Remote(Protocol):
@@ -28,6 +28,8 @@ class Remote(Protocol):
 
 
 class HttpRemote:
+    _output: Output
+
     def __init__(self, reader: Reader, body: Any, at: str, names: Sequence[str]) -> None:
         body = reader.object(body, at, _HTTP, ("method", "endpoint"))
         self._method = str(body.get("method", "GET")).upper()
@@ -67,6 +69,8 @@ class HttpRemote:
 
 
 class OpenApiRemote:
+    _output: Output
+
     def __init__(self, reader: Reader, body: Any, at: str, names: Sequence[str]) -> None:
         body = reader.object(body, at, _OPENAPI, ("document", "operationId"))
         document = reader.object(body.get("document", {}), f"{at}/document", ("name", "endpoint"), ("endpoint",))
@@ -104,7 +108,7 @@ def _answer(reader: Reader, body: dict[str, Any], at: str) -> tuple[Output, bool
         reader.wrong(f"{at}/output", f"one of {', '.join(_OUTPUTS)} is expected here")
     if not isinstance(redirect, bool):
         reader.wrong(f"{at}/redirect", "true or false is expected here")
-    return next((one for one in _OUTPUTS if one == output), "content"), redirect is True
+    return cast(Output, output) if output in _OUTPUTS else "content", redirect is True
 
 
 def _object(value: Any, what: str) -> list[tuple[str, Any]]:

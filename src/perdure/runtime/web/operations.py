@@ -118,7 +118,7 @@ class _Placing:
             return None
         body = self.left["body"] if set(self.left) == {"body"} else dict(self.left)
         self.left.clear()
-        kinds = list(wanted.get("content") or {})
+        kinds = list(_object(wanted.get("content")))
         json = next((kind for kind in kinds if kind.partition(";")[0].endswith("json") or kind == "*/*"), None)
         if json is None and kinds:
             self.headers["content-type"] = _FORM if _FORM in kinds else kinds[0]
@@ -137,12 +137,12 @@ def _find(description: dict[str, Any], operation: str) -> Operation:
 
 
 def _parameters(description: dict[str, Any], found: Operation) -> Iterator[dict[str, Any]]:
-    seen: set[tuple[Any, Any]] = set()
-    for one in (*(found.body.get("parameters") or ()), *(found.item.get("parameters") or ())):
+    seen: set[tuple[str, str]] = set()
+    for one in (*_list(found.body.get("parameters")), *_list(found.item.get("parameters"))):
         parameter = _followed(description, one)
         if not isinstance(parameter, dict):
             raise _misconfigured("the description of the API has a parameter that is not an object")
-        which = parameter.get("name"), parameter.get("in")
+        which = str(parameter.get("name")), str(parameter.get("in"))
         if which not in seen:
             seen.add(which)
             yield parameter
@@ -172,18 +172,26 @@ def _joined(name: str, value: Any, separator: str) -> str:
 
 def _base_2(description: Mapping[str, Any], document: str) -> str:
     here = urlsplit(document)
-    schemes = description.get("schemes") or [here.scheme]
+    schemes = _list(description.get("schemes")) or [here.scheme]
     scheme = "https" if "https" in schemes else str(schemes[0])
     return f"{scheme}://{description.get('host') or here.netloc}{description.get('basePath') or ''}"
 
 
 def _base_3(description: Mapping[str, Any], found: Operation, document: str) -> str:
-    servers = found.body.get("servers") or found.item.get("servers") or description.get("servers") or [{"url": "/"}]
-    server = servers[0] if isinstance(servers, list) and isinstance(servers[0], dict) else {}
+    servers = found.body.get("servers") or found.item.get("servers") or description.get("servers")
+    server = _object(servers[0] if isinstance(servers, list) and servers else {})
     url = str(server.get("url", "/"))
-    for name, variable in (server.get("variables") or {}).items():
-        url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
+    for name, variable in _object(server.get("variables")).items():
+        url = url.replace(f"{{{name}}}", str(_object(variable).get("default", "")))
     return urljoin(document, url)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _followed(description: Any, value: Any) -> Any:
