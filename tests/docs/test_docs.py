@@ -83,7 +83,7 @@ def test_hello_is_the_example(page: str) -> None:
 def test_definitions_in_pages_have_no_mistakes() -> None:
     block = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
     found = [text for page in PAGES for text in block.findall(page.read_text())]
-    bodies = [reading.read(text, "page.yaml") for text in found if re.match(r"machine:|graph:", text)]
+    bodies = [reading.read(text, "page.yaml") for text in found if re.match(r"machine:|graph:|document:", text)]
     assert bodies
     for body in bodies:
         problems = [str(one) for one in kinds.check(body) if "this process has no action" not in one.message]
@@ -267,6 +267,8 @@ INTERNAL = {
         "running",
         "deliver",
         "call_back",
+        "call_http",
+        "call_openapi",
         "fork",
         "news",
         "no_news",
