@@ -346,6 +346,12 @@ def test_every_address_that_a_redirect_leads_to_is_looked_at() -> None:
     assert ran.kind == "configuration" and "169.254.169.254" in ran.problem["detail"]
 
 
+@pytest.mark.parametrize("place", ["http://[", "http://example.com:99999999/"])
+def test_a_redirect_to_what_is_no_address_is_a_communication_error(place: str) -> None:
+    ran, _ = calling(lambda it: document(http("get", at(it, "/"), redirect=True)), said(b"", 302, f"location: {place}"))
+    assert ran.kind == "communication" and "no address" in ran.problem["detail"]
+
+
 def test_a_call_whose_redirect_found_nobody_is_not_made_again() -> None:
     ran, receiver = calling(
         lambda it: document(http("post", at(it, "/"), redirect=True)), said(b"", 303, "location: http://127.0.0.1:1/")

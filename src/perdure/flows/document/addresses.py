@@ -61,8 +61,12 @@ class Endpoint:
             if "authentication" in found:
                 self._authentication = Authenticates(reader, found["authentication"], f"{at}/authentication", names)
             body, at = found.get("uri"), f"{at}/uri"
-        text = reader.text(body, at)
-        self._address = reader.made(lambda: Address(text, names), at) if text else None
+        self._address: Address | None = None
+        if text := reader.text(body, at):
+            try:
+                self._address = Address(text, names)
+            except InvalidValue as error:
+                reader.wrong(at, str(error))
 
     def uri(self, data: Any, see: See) -> str:
         assert self._address is not None

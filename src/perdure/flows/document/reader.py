@@ -58,16 +58,16 @@ class Reader:
         return ""
 
     def value(self, value: Any, at: str, names: Sequence[str], *, bare: bool = False) -> Value:
-        return self.made(lambda: Value(value, names, bare=bare), at) or Value(None, ())
+        return self._made(lambda: Value(value, names, bare=bare), at) or Value(None, ())
 
     def test(self, value: Any, at: str, names: Sequence[str]) -> Expression | None:
         """An expression that is true or not; none if there is none."""
         if value is None:
             return None
-        return self.made(lambda: Expression(self.text(value, at) or "null", names), at)
+        return self._made(lambda: Expression(self.text(value, at) or "null", names), at)
 
     def length(self, value: Any, at: str, names: Sequence[str]) -> Length:
-        return self.made(lambda: Length(value, names), at) or Length("PT0S", ())
+        return self._made(lambda: Length(value, names), at) or Length("PT0S", ())
 
     def limit(self, value: Any, at: str, names: Sequence[str]) -> Length | None:
         """A timeout: `after`, or the name of one."""
@@ -86,7 +86,7 @@ class Reader:
         elif "document" not in found:
             self.wrong(at, "a schema that lies elsewhere is not fetched", "put it here, under `document`")
         else:
-            return self.made(lambda: Schema(found["document"]), f"{at}/document")
+            return self._made(lambda: Schema(found["document"]), f"{at}/document")
         return None
 
     def named(self, value: Any, at: str, where: str) -> Any:
@@ -99,8 +99,7 @@ class Reader:
             return {}
         return known[value]
 
-    def made(self, make: Callable[[], T], at: str) -> T | None:
-        """What is made; or None, and the reason is a problem."""
+    def _made(self, make: Callable[[], T], at: str) -> T | None:
         try:
             return make()
         except InvalidValue as error:

@@ -183,7 +183,10 @@ def _base_3(description: Mapping[str, Any], found: Operation, document: str) -> 
     url = str(server.get("url", "/"))
     for name, variable in _object(server.get("variables")).items():
         url = url.replace(f"{{{name}}}", str(_object(variable).get("default", "")))
-    return urljoin(document, url)
+    try:
+        return urljoin(document, url)
+    except ValueError:
+        raise _misconfigured(f"{url[:80]!r}, a server of the API, is no address") from None
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -73,18 +73,19 @@ class Wire(Struct, frozen=True):
         place = reply.header("location")
         if reply.status not in _MOVED or not place:
             return None
-        url = urljoin(self.url, place).partition("#")[0]
+        try:
+            url = urljoin(self.url, place).partition("#")[0]
+            leaves = _origin(url) != _origin(self.url)
+        except ValueError:
+            raise _lost(f"{shown_address(self.url)} leads to {place[:80]!r}, which is no address") from None
         headers, method, body = dict(self.headers), self.method, self.body
         if (reply.status == 303 and method != "HEAD") or (reply.status in (301, 302) and method == "POST"):
             method, body = "GET", b""
             headers.pop("content-type", None)
             headers.pop("idempotency-key", None)
-        if _origin(url) != _origin(self.url):
+        if leaves:
             if self.sealed and body:
-                raise Permanent(
-                    f"{shown_address(self.url)} leads to another host",
-                    problem("communication", f"{shown_address(self.url)} leads to another host, and secrets stay here"),
-                )
+                raise _lost(f"{shown_address(self.url)} leads to another host, and secrets stay here")
             headers = {name: one for name, one in headers.items() if name not in (*_CREDENTIALS, *self.guarded)}
         return structs.replace(self, method=method, url=url, headers=headers, body=body)
 
@@ -162,8 +163,7 @@ def _content(reply: Reply) -> Any:
             try:
                 return msgspec.json.decode(reply.body)
             except msgspec.DecodeError as error:
-                text = f"the answer says that it is JSON, and cannot be read: {error}"
-                raise Permanent(text, problem("communication", text)) from None
+                raise _lost(f"the answer says that it is JSON, and cannot be read: {error}") from None
         if (text_here := _text(reply)) is not None:
             return text_here
     return base64.b64encode(reply.body).decode()
@@ -176,7 +176,7 @@ def _text(reply: Reply) -> str | None:
     named = re.search(r"charset=\"?([\w.:-]+)", more)
     try:
         return reply.body.decode(named[1] if named else "utf-8")
-    except (UnicodeDecodeError, LookupError):
+    except (ValueError, LookupError):  # some codecs know more ways to fail
         return None
 
 
@@ -185,6 +185,10 @@ def _failed(call: HttpCall, reply: Reply) -> Permanent:
     detail = f"{call.method} {shown_address(call.uri)} answered {reply.status}" + (f": {said[:300]}" if said else "")
     title = HTTPStatus(reply.status).phrase if reply.status in set(HTTPStatus) else "communication error"
     return Permanent(detail, problem("communication", detail, title=title, status=reply.status))
+
+
+def _lost(text: str) -> Permanent:
+    return Permanent(text, problem("communication", text))
 
 
 def _body(body: Any, kind: str) -> tuple[bytes, str]:
