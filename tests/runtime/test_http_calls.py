@@ -11,7 +11,10 @@ import pytest
 
 from perdure import Perdure
 from perdure.errors import ExecutionFailed
+from perdure.flows.document import Document, build
+from perdure.flows.rehearsal import rehearse
 from perdure.runtime.web.outbound import Outbound, Reply
+from perdure.testing import World, run
 from tests.http.receiver import receiving
 from tests.runtime.remote import application, at, calling, document, http, run_on, said
 
@@ -391,6 +394,28 @@ def test_data_that_looks_like_a_reference_stays_data() -> None:
     assert receiver.got[0].json == {"a": "secret://token"}
 
 
+def test_a_reference_that_runs_into_other_text_is_refused_and_not_sent() -> None:
+    ran, receiver = calling(
+        lambda it: document(
+            http("get", at(it, "/"), headers={"x": "${ $secrets.token }s"}), use={"secrets": ["token"]}
+        ),
+        said(1),
+    )
+    assert ran.kind == "validation" and "put a sign in between" in ran.problem["detail"] and not receiver.got
+
+
+def test_of_two_secrets_the_one_that_is_meant_is_sent() -> None:
+    async def go() -> None:
+        known = {"key": "value-of-key", "key-2": "value-of-key-2"}
+        async with receiving(said(1)) as receiver:
+            app = Perdure("memory://", secrets=lambda tenant, name: known.get(name), outbound_private=True)
+            headers = {"x": '${ $secrets.key },${ $secrets["key-2"] }.'}
+            await run_on(app, document(http("get", at(receiver, "/"), headers=headers), use={"secrets": list(known)}))
+            assert receiver.got[0].headers["x"] == "value-of-key,value-of-key-2."
+
+    asyncio.run(go())
+
+
 def test_an_answer_that_repeats_a_secret_is_not_written() -> None:
     ran, _ = calling(
         lambda it: document(http("get", at(it, "/"), headers={"x-key": "secret://token"}, output="raw")),
@@ -433,3 +458,33 @@ def test_a_secret_that_has_gone_is_an_authorization_error() -> None:
             assert not receiver.got
 
     asyncio.run(go())
+
+
+# --- crashes and rehearsals ------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_made_again_after_a_crash_has_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+
+    async def request(self: Outbound, method: str, url: str, headers: Any, body: bytes) -> Reply:
+        keys.append(headers["idempotency-key"])
+        return Reply(200, (("content-type", "application/json"),), b"7")
+
+    monkeypatch.setattr(Outbound, "request", request)
+    body = document(http("post", "https://example.com/orders"))
+    body["document"]["name"] = "crashing"
+    posting = Document(body)
+
+    async def crash() -> None:
+        async with World() as world:
+            report = await world.crash_everywhere(posting, {})
+            assert len(keys) > report.runs  # some were made twice
+            assert set(keys) == {"default/crashing/1/perdure.http"}
+
+    run(crash())
+
+
+def test_a_document_is_rehearsed_without_calling_anybody() -> None:
+    body = document(http("get", "https://example.com/{id}"), {"set": {"name": "${ .name }"}})
+    rehearsal = rehearse(build(body, version=1), {"id": 7}, results={"perdure.http": {"name": "Rex"}})
+    assert rehearsal.status == "completed" and rehearsal.result == {"name": "Rex"}

@@ -37,7 +37,14 @@ class Known:
 
     def text(self, text: str) -> str:
         """The text with the values in the place of the references."""
-        return text if self._reference is None else self._reference.sub(lambda found: self.values[found[1]], text)
+        if self._reference is None or SCHEME not in text:
+            return text
+        for name in self.values:
+            if re.search(f"{SCHEME}{re.escape(name)}(?=[A-Za-z0-9_-])", self._reference.sub("", text)):
+                raise InvalidValue(
+                    f"what follows the secret {name!r} reads as a part of its name: put a sign in between"
+                )
+        return self._reference.sub(lambda found: self.values[found[1]], text)
 
     def within(self, value: Any) -> Any:
         match value:
