@@ -32,6 +32,7 @@ def authenticated(authentication: Any, **use: Any) -> dict[str, Any]:
         ({"method": "fetch"}, "/method", "no method"),
         ({"endpoint": "ftp://example.com"}, "/endpoint", "begins with https://"),
         ({"endpoint": "example.com/{id}"}, "/endpoint", "begins with https://"),
+        ({"endpoint": "{base}/pets"}, "/endpoint", "begins with https://"),
         ({"endpoint": {"url": ADDRESS}}, "/endpoint/url", "not known here"),
         ({"endpoint": 7}, "/endpoint", "should be a text"),
         ({"endpoint": ADDRESS + "{?q*}"}, "/endpoint", "only simple templates"),

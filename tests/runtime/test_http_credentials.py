@@ -62,6 +62,12 @@ def test_an_answer_that_repeats_the_credentials_as_they_were_sent_is_not_written
     assert ran.problem["title"] == "SecretExposed" and PAIR.split()[1] not in ran.log
 
 
+@pytest.mark.parametrize("scheme", ["basic", "digest"])
+def test_an_answer_that_repeats_a_part_of_a_secret_is_not_written(scheme: str) -> None:
+    ran, _ = calling(lambda it: guarded(it, {scheme: {"use": "whole"}}), said({"password": "pass-0123456789"}))
+    assert ran.problem["title"] == "SecretExposed" and "pass-0123456789" not in ran.log
+
+
 def test_an_error_that_repeats_the_credentials_as_they_were_sent_shows_stars() -> None:
     ran, _ = calling(lambda it: guarded(it, {"basic": {"use": "pair"}}), said({"you sent": PAIR}, 403))
     assert ran.problem is not None and PAIR.split()[1] not in ran.log
@@ -246,6 +252,17 @@ def test_a_token_is_kept_until_shortly_before_its_end(lives: int | None, asked: 
     ran, receiver = calling(make, *answers)
     assert ran.output == 2
     assert sum(one.line.startswith("POST") for one in receiver.got) == asked
+
+
+def test_a_token_that_is_refused_is_not_used_again() -> None:
+    def make(it: Receiver) -> dict[str, Any]:
+        call = http("get", {"uri": at(it, "/guarded"), "authentication": {"oauth2": granted(it)}})
+        again = {"try": [{"call": call}], "catch": {"retry": {"limit": {"attempt": {"count": 2}}}}}
+        return document(again, use={"secrets": list(SECRETS)})
+
+    fresh = said({**TOKEN, "access_token": "at-fresh-one"})
+    ran, receiver = calling(make, said(TOKEN), said({}, 401), fresh, said({"in": True}))
+    assert ran.output == {"in": True} and receiver.got[3].headers["authorization"] == "Bearer at-fresh-one"
 
 
 @pytest.mark.parametrize(

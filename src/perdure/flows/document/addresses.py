@@ -35,7 +35,7 @@ class Address:
                 raise InvalidValue(f"{{{wrong[0]}}} is more than a name: only simple templates are known, as {{petId}}")
             self._parts.append(Expression(part, names) if computed else part)
         first = self._parts[0] if self._parts else ""
-        if isinstance(first, str) and not first.startswith("{") and not _SCHEME.match(first):
+        if isinstance(first, str) and not _SCHEME.match(first):
             raise InvalidValue(f"{text[:80]!r} is no address: it begins with https://")
 
     def of(self, data: Any, see: See) -> str:

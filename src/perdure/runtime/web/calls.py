@@ -59,6 +59,8 @@ class Calls:
         credentials = await self._issuing.credentials(call.authentication, known, attempt)
         wire = wire_of(call, known, attempt.key).with_headers(credentials.headers)
         reply = await self._follow(wire, call.redirect, credentials)
+        if reply.status == 401:
+            self._issuing.forget(credentials)
         for value in (*known.values.values(), *credentials.guarded):
             if len(value) >= _SHORTEST and value.encode() in reply.body:
                 raise SecretExposed(

@@ -41,11 +41,15 @@ class House(Protocol):
 
 
 class Credentials(Struct, frozen=True):
-    """What goes out with a call: a header, or what answers a challenge. `guarded` must not come back."""
+    """What goes out with a call: a header, or what answers a challenge.
+
+    `guarded` must not come back. `kept` is the key of a token that is kept.
+    """
 
     headers: dict[str, str] = {}
     digest: tuple[str, str] | None = None
     guarded: tuple[str, ...] = ()
+    kept: str = ""
 
 
 class Kept:
@@ -65,6 +69,9 @@ class Kept:
             del self._found[next(iter(self._found))]
         self._found[key] = value, until
 
+    def drop(self, key: str) -> None:
+        self._found.pop(key, None)
+
 
 class Issuing:
     """Makes credentials."""
@@ -76,29 +83,36 @@ class Issuing:
     async def credentials(self, wanted: Authentication | None, known: Known, attempt: Attempt) -> Credentials:
         if wanted is None:
             return Credentials()
-        given, guarded = await _properties(wanted, known, attempt)
+        given, secret = await _properties(wanted, known, attempt)
+        guarded = _private(given) if secret else ()
         match wanted.scheme:
             case "basic":
                 pair = f"{_needed(given, 'username', 'basic')}:{_needed(given, 'password', 'basic')}"
                 sent = base64.b64encode(pair.encode()).decode()
-                made = Credentials({"authorization": f"Basic {sent}"}, None, (sent,) if guarded else ())
+                made = Credentials({"authorization": f"Basic {sent}"}, None, (sent, *guarded) if secret else ())
             case "bearer":
                 token = _needed(given, "token", "bearer")
-                made = Credentials({"authorization": f"Bearer {token}"}, None, (token,) if guarded else ())
+                made = Credentials({"authorization": f"Bearer {token}"}, None, guarded)
             case "digest":
-                made = Credentials(digest=(_needed(given, "username", "digest"), _needed(given, "password", "digest")))
+                pair_of = _needed(given, "username", "digest"), _needed(given, "password", "digest")
+                made = Credentials({}, pair_of, guarded)
             case "oauth2" | "oidc":
-                token = await self._token(given, wanted.scheme == "oidc", attempt.tenant)
-                made = Credentials({"authorization": f"Bearer {token}"}, None, (token,))
+                oidc = wanted.scheme == "oidc"
+                key = digest_of(attempt.tenant, str(oidc), msgspec.json.encode(given, order="sorted").decode())
+                token = await self._token(given, oidc, key)
+                made = Credentials({"authorization": f"Bearer {token}"}, None, (token, *guarded), key)
             case _:
                 assert_never(wanted.scheme)
         for one in made.guarded:
             watch.add(attempt.tenant, one)
         return made
 
-    async def _token(self, given: Mapping[str, Any], oidc: bool, tenant: str) -> str:
+    def forget(self, credentials: Credentials) -> None:
+        """A token that was refused is not used again, however long it was meant to live."""
+        self._kept.drop(credentials.kept)
+
+    async def _token(self, given: Mapping[str, Any], oidc: bool, key: str) -> str:
         now = self._house.clock.now()
-        key = digest_of(tenant, str(oidc), msgspec.json.encode(given, order="sorted").decode())
         if (kept := self._kept.get(key, now)) is not None:
             return str(kept)
         endpoint = await self._endpoint(given, oidc, now)
@@ -116,8 +130,7 @@ class Issuing:
     async def _endpoint(self, given: Mapping[str, Any], oidc: bool, now: int) -> str:
         authority = _needed(given, "authority", "oidc" if oidc else "oauth2").rstrip("/")
         if not oidc:
-            endpoints = given.get("endpoints")
-            path = endpoints.get("token", "") if isinstance(endpoints, dict) else ""
+            path = str(_part(given, "endpoints").get("token", ""))
             return path if "://" in path else f"{authority}/{(path or '/oauth2/token').lstrip('/')}"
         place = f"{authority}/.well-known/openid-configuration"
         if (kept := self._kept.get(place, now)) is not None:
@@ -180,7 +193,7 @@ async def _properties(wanted: Authentication, known: Known, attempt: Attempt) ->
 
 def _request(given: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
     """What a token is asked for with."""
-    grant, client = str(given.get("grant", "client_credentials")), given.get("client") or {}
+    grant, client = str(given.get("grant", GRANTS[0])), _part(given, "client")
     how = str(client.get("authentication", CLIENTS[0]))
     if grant not in GRANTS or how not in CLIENTS:
         raise Permanent(
@@ -201,14 +214,26 @@ def _request(given: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
     if grant == "password":
         fields |= {name: str(given.get(name, "")) for name in ("username", "password")}
     for who in ("subject", "actor"):
-        if grant == GRANTS[2] and isinstance(given.get(who), dict):
+        if grant == GRANTS[2] and _part(given, who):
             fields |= {
                 f"{who}_token": str(given[who].get("token", "")),
                 f"{who}_token_type": str(given[who].get("type", "")),
             }
-    encoding = (given.get("request") or {}).get("encoding", _FORM)
+    encoding = str(_part(given, "request").get("encoding", _FORM))
     headers["content-type"] = encoding
     return headers, msgspec.json.encode(fields) if encoding == _JSON else urlencode(fields).encode()
+
+
+def _part(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = given.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _private(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The properties that nobody may see."""
+    found = [given.get("password"), given.get("token"), _part(given, "client").get("secret")]
+    found += [_part(given, who).get("token") for who in ("subject", "actor")]
+    return tuple(one for one in found if isinstance(one, str))
 
 
 def _object(reply: Reply) -> dict[str, Any]:
