@@ -20,7 +20,6 @@ from perdure.errors import DefinitionInvalid
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import Described
 from perdure.flows.diagram import Diagram, Mark
-from perdure.flows.document.calling import OWN
 from perdure.flows.document.picture import picture
 from perdure.flows.document.plan import Plan, Position, called
 from perdure.flows.given import Calling
@@ -96,7 +95,7 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
 
 def actions(body: Mapping[str, Any]) -> list[str]:
     """The names of the actions that a document calls, in their order."""
-    return list(dict.fromkeys(one.action for one in calls(body) if not one.action.startswith(OWN)))
+    return list(dict.fromkeys(one.action for one in calls(body) if one.action))
 
 
 def calls(body: Mapping[str, Any]) -> list[Calling]:

@@ -26,8 +26,6 @@ from perdure.flows.workflow import start_apart
 
 _ELSEWHERE = ("grpc", "asyncapi", "a2a", "mcp")
 _REMOTE: dict[str, type[HttpRemote] | type[OpenApiRemote]] = {"http": HttpRemote, "openapi": OpenApiRemote}
-#: What the names of the engine's own actions begin with.
-OWN = "perdure."
 _RUNS = ("workflow", "container", "script", "shell")
 
 
@@ -40,8 +38,8 @@ class CallStep(Step):
         given = self.body.get("with", {})
         if name in _REMOTE:
             self.remote = remote = _REMOTE[name](reader, given, f"{self.at}/with", names)
-            # The engine's own action is in every worker: it is named here for its secrets alone.
-            reader.calls.append(Calling(self.at, f"{OWN}{name}", [f"{SCHEME}{one}" for one in remote.secrets]))
+            # The engine's own action is in every worker and needs no name here; its secrets have to be there.
+            reader.calls.append(Calling(self.at, "", [f"{SCHEME}{one}" for one in remote.secrets]))
             return
         if name in _ELSEWHERE:
             reader.wrong(f"{self.at}/call", f"{name} is not called from here", "call an action that does it")
