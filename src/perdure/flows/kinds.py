@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from perdure.errors import DefinitionInvalid, NotRegistered, UsageError
@@ -40,6 +40,7 @@ KINDS: dict[str, Kind | str] = {
     "machine": "perdure.flows.machine",
     "graph": "perdure.flows.graph",
     "document": "perdure.flows.document",
+    "specVersion": "perdure.flows.states",
 }
 
 
@@ -60,7 +61,7 @@ def kind_of(body: Any) -> str:
 
 def name_of(body: Any) -> str:
     kind = kind_of(body)
-    name = _document_name(body) if kind == "document" else body[kind]
+    name = _NAMES[kind](body) if kind in _NAMES else body[kind]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         fix = "a name has letters, digits and _.- and is at most 120 long"
         problem = Problem(kind, f"{str(name)[:80]!r} cannot be the name of a definition", fix)
@@ -73,8 +74,18 @@ def _document_name(body: Mapping[str, Any]) -> Any:
     return f"{about.get('namespace')}.{about.get('name')}" if isinstance(about, Mapping) else about
 
 
+def _states_name(body: Mapping[str, Any]) -> Any:
+    return body.get("id") or body.get("key")
+
+
+#: How a kind is named that does not have its name under its key.
+_NAMES: dict[str, Callable[[Mapping[str, Any]], Any]] = {"document": _document_name, "specVersion": _states_name}
+
+
 def label_of(body: Any) -> str:
     """The version that a body gives itself, if it does."""
+    if isinstance(body, Mapping) and "specVersion" in body:
+        return str(body.get("version", ""))
     about = body.get("document") if isinstance(body, Mapping) else None
     return str(about.get("version", "")) if isinstance(about, Mapping) else ""
 
