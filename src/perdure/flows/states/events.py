@@ -84,8 +84,10 @@ async def next_of(course: Course, wanted: Sequence[Consumed]) -> tuple[Consumed,
         return next((one for one in wanted if one.takes(name, event, course)), None)
 
     event, course.event = course.event, None
-    if event is None or (found := meant(event["type"], event)) is None:
-        found, event = await next_event(course.running, [one.type for one in wanted], meant)
+    found = meant(event["type"], event) if event is not None else None
+    if event is None or found is None:
+        came, event = await next_event(course.running, [one.type for one in wanted], meant)
+        found = came
     course.known |= {key: event[key] for key in found.common}
     return found, found.told(event)
 

@@ -130,6 +130,7 @@ class Plan:
             if state.name in self.states:
                 reader.wrong(f"{at}/name", f"two states are named {state.name!r}", "give each its own name")
             self.states[state.name] = state
+        self._place = {name: place for place, name in enumerate(self.states)}
 
     @property
     def has_limit(self) -> bool:
@@ -204,7 +205,7 @@ class Plan:
             await left.way.produce(data, course)
             if not left.way.to:
                 return left.way, data
-            back = self.states[left.way.to].at <= self.states[name].at
+            back = self._place[left.way.to] <= self._place[name]
             name = left.way.to
             if back and course.settled >= worth and course.rested and course.alone and not course.running.orphans:
                 worth = _checkpoint(course, position, name, data)
