@@ -169,6 +169,7 @@ class Invocation:
         if self._what.apart is None:
             return await self._passage(course, given, path, tries=True)
         course.begin(self._what.apart, self._passage(course, given, path, tries=False))
+        await asyncio.sleep(0)  # it has begun, also if the very next thing is the end
         return None
 
     async def _passage(self, course: Course, given: Any, path: str, *, tries: bool) -> Gave | None:
