@@ -32,6 +32,7 @@ class StatesReader(Reader):
 
     def __init__(self, body: Mapping[str, Any], bounds: Mapping[str, Bound]) -> None:
         super().__init__({}, bounds)
+        self._elsewhere = [key for key in _DEFINED if isinstance(body.get(key), str)]
         self.defined = {key: self._list(body.get(key), key, known) for key, known in _DEFINED.items()}
         self.auto_retries = self.yes(body.get("autoRetries", False), "/autoRetries")
         self.see = {"CONST": self._constants(body.get("constants", {})), "SECRETS": self._secrets(body.get("secrets"))}
@@ -84,6 +85,8 @@ class StatesReader(Reader):
         if not self.text(name, at):
             return None
         known = self.defined[key]
+        if name not in known and key in self._elsewhere:
+            return None  # that they are elsewhere is told once
         if name not in known:
             self.wrong(at, f"there is no {name!r} among the {key}", f"there are: {', '.join(known) or 'none'}")
             return None

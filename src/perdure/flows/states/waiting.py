@@ -41,13 +41,15 @@ class Event(State):
         self.exclusive = reader.yes(self.body.get("exclusive", True), f"{self.at}/exclusive")
         found = reader.list(self.body.get("onEvents"), f"{self.at}/onEvents")
         self.on = [self._read(reader, one, number) for number, one in enumerate(found)]
-        if not any(one.events for one in self.on):
+        if not found:
             reader.wrong(f"{self.at}/onEvents", "it waits for nothing", "name an event in eventRefs")
 
     def _read(self, reader: StatesReader, one: Any, number: int) -> On:
         at, path = f"{self.at}/onEvents/{number}", f"{self.path}/onEvents/{number}"
         body = reader.object(one, at, ("eventRefs", "actionMode", "actions", "eventDataFilter"), ("eventRefs",))
         names = reader.list(body.get("eventRefs"), f"{at}/eventRefs")
+        if "eventRefs" in body and not names:
+            reader.wrong(f"{at}/eventRefs", "it waits for nothing", "name an event here")
         read = [read_consumed(reader, name, f"{at}/eventRefs/{place}") for place, name in enumerate(names)]
         mode = reader.one_of(body.get("actionMode", "sequential"), f"{at}/actionMode", MODES)
         return On(
