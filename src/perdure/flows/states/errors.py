@@ -6,7 +6,7 @@ problem or the last word of that. The name `*` means every error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perdure.flows.document.faults import Fault
@@ -18,14 +18,14 @@ ANY = "*"
 
 
 class Errors:
-    """Some of the errors that a workflow knows."""
+    """Some of the errors that a workflow knows, by the places where they are named."""
 
-    def __init__(self, reader: StatesReader, names: Sequence[Any], at: str) -> None:
+    def __init__(self, reader: StatesReader, names: Mapping[str, Any]) -> None:
         self.wanted: set[str] = set()
-        for number, name in enumerate(names):
+        for at, name in names.items():
             if name == ANY:
                 self.wanted.add(ANY)
-            elif (found := reader.refer(name, f"{at}/{number}" if at else at, "errors")) is not None:
+            elif (found := reader.refer(name, at, "errors")) is not None:
                 self.wanted.add(str(found[1].get("code") or name))
 
     def mean(self, fault: Fault) -> bool:
@@ -92,7 +92,7 @@ class Retries:
             if found is not None and not names:
                 fix = "define errors, or set autoRetries"
                 reader.warn(f"{at}/retryRef", "only errors that are defined are tried again, and there are none", fix)
-        self.named = Errors(reader, names, f"{at}/{key}")
+        self.named = Errors(reader, {f"{at}/{key}/{number}": name for number, name in enumerate(names)})
 
     def pause(self, fault: Fault, tries: int) -> int | None:
         if self.policy is None or self.named.mean(fault) is self.auto:

@@ -8,6 +8,7 @@ name has no source of its own, so none is asked of it.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,12 @@ class Consumed(Struct, frozen=True):
             and all(event[key] == course.known.get(key, event[key]) for key in self.common)
         )
 
+    @property
+    def when(self) -> str:
+        """What can be said of its attributes before there is an execution, as a condition on the CloudEvent."""
+        tests = [f".{key} == {json.dumps(value)}" for key, value in self.fixed.items()]
+        return " and ".join([*tests, *(f".{key} != null" for key in self.common)])
+
     def told(self, event: Mapping[str, Any]) -> Any:
         """What filters see of an event."""
         return event.get("data") if self.data_only else dict(event)
@@ -58,6 +65,9 @@ def read_consumed(reader: StatesReader, name: Any, at: str) -> Consumed | None:
         keys = ("contextAttributeName", "contextAttributeValue")
         rule = reader.object(one, place, keys, keys[:1])
         key = str(rule.get(keys[0], "")).lower()  # attributes of CloudEvents are in small letters
+        if not key.isalnum() or not key.isascii():
+            reader.wrong(f"{place}/{keys[0]}", "attributes of an event have letters and digits")
+            continue
         if keys[1] in rule:
             fixed[key] = rule[keys[1]]
         else:
@@ -65,9 +75,10 @@ def read_consumed(reader: StatesReader, name: Any, at: str) -> Consumed | None:
     if "type" not in body:
         reader.wrong(where, "type is missing")
     type, source = str(body.get("type") or "?"), str(body.get("source", ""))
-    reader.listens.append(Listen(type, source))
     data_only = reader.yes(body.get("dataOnly", True), f"{where}/dataOnly")
-    return Consumed(str(name), type, source, fixed, tuple(common), data_only)
+    made = Consumed(str(name), type, source, fixed, tuple(common), data_only)
+    reader.listens.append(Listen(type, source, when=made.when))
+    return made
 
 
 def _refer(reader: StatesReader, name: Any, at: str, kind: str) -> tuple[str, dict[str, Any]] | None:

@@ -60,7 +60,7 @@ def _check_before(reader: StatesReader, plan: Plan, main: set[str]) -> set[str]:
     name, at = plan.before_end, "/timeouts/workflowExecTimeout/runBefore"
     if name is None:
         return set()
-    if name not in plan.states:
+    if not isinstance(name, str) or name not in plan.states:
         reader.wrong(at, f"there is no state {str(name)[:80]!r}", f"there are: {', '.join(plan.states)}")
         return set()
     found = _reached(plan, [name])

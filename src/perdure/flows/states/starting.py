@@ -6,12 +6,10 @@ state takes. It can be started by hand as well; then it waits for the event.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from perdure.flows.listening import On
-from perdure.flows.states.events import Consumed
 from perdure.flows.states.reader import StatesReader
 from perdure.flows.states.state import State
 from perdure.flows.states.waiting import Event
@@ -31,7 +29,7 @@ def read_start(reader: StatesReader, start: Any, states: Mapping[str, State]) ->
             reader.wrong("/start/schedule", "a workflow does not start at times by itself", fix)
     if name is None:
         name = next(iter(states), "")
-    elif name not in states:
+    elif not isinstance(name, str) or name not in states:
         reader.wrong(at, f"there is no state {str(name)[:80]!r}", f"there are: {', '.join(states)}")
         return "", ()
     found = states.get(name)
@@ -41,10 +39,5 @@ def read_start(reader: StatesReader, start: Any, states: Mapping[str, State]) ->
         fix = "start it by hand, and it waits for them"
         reader.warn(found.at, "it needs several events, and they do not start an execution together", fix)
         return name, ()
-    return name, tuple(dict.fromkeys(_on(event) for event in found.events()))
-
-
-def _on(event: Consumed) -> On:
-    tests = [f".{key} == {json.dumps(value)}" for key, value in event.fixed.items()]
-    tests += [f".{key} != null" for key in event.common]
-    return On(event.type, event.source, f'{{"{EVENT}": .}}', " and ".join(tests))
+    starts = [On(event.type, event.source, f'{{"{EVENT}": .}}', event.when) for event in found.events()]
+    return name, tuple(dict.fromkeys(starts))

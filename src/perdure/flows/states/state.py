@@ -121,7 +121,10 @@ def _read_catch(reader: StatesReader, body: Any, at: str, own: str) -> tuple[Err
     found = reader.object(body, at, ("errorRef", "errorRefs", "transition", "end"))
     if ("errorRef" in found) == ("errorRefs" in found):
         reader.wrong(at, "one of errorRef and errorRefs is expected here")
-    names = [found["errorRef"]] if "errorRef" in found else reader.list(found.get("errorRefs"), f"{at}/errorRefs")
-    errors = Errors(reader, names, f"{at}/errorRefs" if "errorRefs" in found else f"{at}/errorRef")
+    several = reader.list(found.get("errorRefs"), f"{at}/errorRefs")
+    names = {f"{at}/errorRefs/{number}": name for number, name in enumerate(several)}
+    if "errorRef" in found:
+        names[f"{at}/errorRef"] = found["errorRef"]
+    errors = Errors(reader, names)
     way = read_way(reader, found, at, own)
     return None if way is None else (errors, way)
