@@ -273,9 +273,9 @@ REFUSED = {
 
 
 def test_examples_of_the_specification_load_or_are_refused_for_a_reason() -> None:
-    folder = os.environ.get("PERDURE_SW_EXAMPLES")
+    folder = os.environ.get("PERDURE_TEST_SW_EXAMPLES")
     if not folder:
-        pytest.skip("PERDURE_SW_EXAMPLES is not set: it is the folder of the examples of the specification")
+        pytest.skip("PERDURE_TEST_SW_EXAMPLES is not set: it is the folder of the examples of the specification")
     files = sorted(Path(folder, "0.8").iterdir())
     assert len(files) > 50
     for file in files:

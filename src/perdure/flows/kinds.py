@@ -1,4 +1,5 @@
-"""The kinds of definitions that are data, by the key that tells them: `machine: order`, `graph: order`, `document: …`.
+"""The kinds of definitions that are data, by the key that tells them: `machine: order`, `graph: order`, `document: …`,
+`specVersion: '0.8'`.
 
 A kind is a module with `check`, `build`, `actions` and `calls`; it is imported when the first definition of it is seen.
 """
@@ -49,7 +50,7 @@ def kind_of(body: Any) -> str:
     keys = [key for key in KINDS if key in body] if isinstance(body, Mapping) else []
     if len(keys) == 1:
         return keys[0]
-    known = " or ".join(f"`{key}: NAME`" for key in KINDS)
+    known = " or ".join(f"`{key}: {'0.8' if key == 'specVersion' else 'NAME'}`" for key in KINDS)
     if not isinstance(body, Mapping):
         problem = Problem("definition", f"it is a {type(body).__name__}", f"a definition is an object with {known}")
     elif keys:
