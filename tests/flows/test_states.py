@@ -10,10 +10,11 @@ import pytest
 from perdure import ExecutionFailed
 from perdure.core import events as ev
 from perdure.errors import InvalidValue
+from perdure.flows.states import States
 from perdure.flows.states.data import merged
 from perdure.runtime.run import Run
-from perdure.testing import World
-from tests.flows.stating import echoes, operation, refuses, result, states
+from perdure.testing import World, simulate
+from tests.flows.stating import body, echoes, operation, refuses, result, states
 
 
 def sleep(name: str, duration: str, **more: Any) -> dict[str, Any]:
@@ -332,6 +333,48 @@ async def test_a_collection_that_is_no_list_is_an_error(world: World) -> None:
 async def test_a_child_gets_the_data_and_gives_its_own(world: World) -> None:
     part = states(inject("a", {"m": 2}))
     assert await result(world, states(operation({"subFlowRef": part.name})), {"n": 1}) == {"n": 1, "m": 2}
+
+
+async def test_a_child_is_found_by_the_version_that_it_gives_itself(world: World) -> None:
+    for number, label in enumerate(("1.0", "2.0"), 1):
+        States({**body(inject("a", {"from": label})), "id": "stating-labelled", "version": label}, version=number)
+    for ref, label in (({"version": "1.0"}, "1.0"), ({}, "2.0")):
+        made = states(operation({"subFlowRef": {"workflowId": "stating-labelled", **ref}}))
+        assert await result(world, made) == {"from": label}
+
+
+async def test_a_picture_shows_where_an_execution_is(world: World) -> None:
+    run = await world.start(states(inject("a", {}, transition="b"), sleep("b", "PT1H")), {})
+    await world.settle()
+    marks = {box.label: box.mark for box in (await run.diagram()).boxes}
+    assert (marks["a"], marks["b"]) == ("done", "current")
+
+
+def test_whatever_fails_the_end_is_the_same() -> None:
+    branches = [
+        {"name": "slow", "actions": [echoes(a=1, sleep={"before": "PT20S"})]},
+        {"name": "fast", "actions": [echoes(b=1)]},
+    ]
+    parallel = {"name": "p", "type": "parallel", "branches": branches, "completionType": "atLeast", "numCompleted": 1}
+    made = states(
+        {**parallel, "compensatedBy": "undo", "transition": "each"},
+        {
+            "name": "each",
+            "type": "foreach",
+            "inputCollection": "${ [1, 2, 3] }",
+            "batchSize": 2,
+            "outputCollection": "${ .out }",
+            "actions": [echoes(result="${ .item }")],
+            "transition": {"nextState": "last", "compensate": True},
+        },
+        operation(echoes(undone=True), name="undo", usedForCompensation=True),
+        operation(echoes(c="${ .undone }"), name="last"),
+    )
+
+    async def check(run: Run[Any]) -> None:
+        assert await run.result() == {"b": 1, "out": [1, 2, 3], "undone": True, "c": True}
+
+    assert simulate(made, {}, seeds=range(10), check=check).executions == 30
 
 
 async def test_a_child_that_nobody_waits_for_may_live_on(world: World) -> None:

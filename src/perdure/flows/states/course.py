@@ -42,11 +42,10 @@ class Course(Notes):
     def beside(self, kind: Kind, task: asyncio.Task[Any]) -> None:
         """Let something run on beside the path."""
         self._beside = [(one, other) for one, other in self._beside if not other.done()]
-        task.add_done_callback(_seen)
         self._beside.append((kind, task))
 
     def begin(self, kind: Kind, work: Coroutine[Any, Any, Any]) -> None:
-        self.beside(kind, asyncio.create_task(work))
+        self.beside(kind, spawn(work))
 
     async def stop(self, *kinds: Kind) -> None:
         """End what runs beside the path, all of it or what is of these kinds."""
@@ -68,7 +67,13 @@ async def cancelled(course: Notes, tasks: list[asyncio.Task[Any]]) -> None:
         await asyncio.wait(left)
 
 
+def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task whose error may be of no interest to anybody: it is in the log."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_seen)
+    return task
+
+
 def _seen(task: asyncio.Task[Any]) -> None:
-    """What goes wrong beside the path is in the log, and concerns nobody else."""
     if not task.cancelled():
         task.exception()

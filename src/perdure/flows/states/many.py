@@ -16,7 +16,7 @@ from perdure.core.failures import describe
 from perdure.errors import InvalidValue
 from perdure.flows.document.faults import fault_of, within
 from perdure.flows.document.reader import escaped
-from perdure.flows.states.course import Course, cancelled
+from perdure.flows.states.course import Course, cancelled, spawn
 from perdure.flows.states.data import Data, merged
 from perdure.flows.states.events import read_target
 from perdure.flows.states.invoking import Gave, Invocations, results, together
@@ -82,7 +82,7 @@ class Parallel(State):
         count = len(self.branches)
         if self._some:
             count = _whole(self._number.of(data.value, course.see), "numCompleted")
-        tasks = [asyncio.create_task(one.run(course, data.copy(), self)) for one in self.branches]
+        tasks = [spawn(one.run(course, data.copy(), self)) for one in self.branches]
         try:
             done = await _at_least(tasks, count)
         except BaseException:

@@ -26,7 +26,7 @@ from perdure.flows.graph.children import run_child
 from perdure.flows.schema import Schema
 from perdure.flows.states import shape
 from perdure.flows.states.course import Course
-from perdure.flows.states.invoking import check_functions
+from perdure.flows.states.invoked import check_functions
 from perdure.flows.states.limits import Limits, seconds
 from perdure.flows.states.many import ForEach, Parallel
 from perdure.flows.states.plain import Inject, Operation, Sleep, Switch
