@@ -306,6 +306,28 @@ eight(
     nodes={"/states/a/actions/0/x": "cancelled"},
 )
 eight(
+    "a_path_that_begins_another",
+    {
+        "name": "p",
+        "type": "parallel",
+        "completionType": "atLeast",
+        "numCompleted": 1,
+        "branches": [
+            {"name": "fast", "actions": [does("fast")]},
+            {
+                "name": "slow",
+                "actions": [
+                    later("slow"),
+                    {"name": "x", "functionRef": {"refName": "fail", "invoke": "async"}, "sleep": {"before": "PT1H"}},
+                ],
+            },
+        ],
+        "end": True,
+    },
+    end={"fast": "done"},
+    nodes={SLOW: "completed", f"{SLOW}/actions/1/x": "failed"},
+)
+eight(
     "a_child_that_ends_with_it",
     state("a", {"subFlowRef": {"workflowId": "completion-part", "invoke": "async"}}, does("a")),
     end={"a": "done"},

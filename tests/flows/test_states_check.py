@@ -218,6 +218,11 @@ def test_a_workflow_that_nothing_ends_is_warned_of() -> None:
     assert (problem.where, problem.level) == ("/keepActive", "warning")
 
 
+def test_an_expression_that_is_injected_is_warned_of() -> None:
+    [problem] = check(body({"name": "a", "type": "inject", "data": {"n": "${ .n }"}, "end": True}))
+    assert (problem.where, problem.level) == ("/states/0/data", "warning")
+
+
 def test_what_is_wrong_is_not_made() -> None:
     with pytest.raises(DefinitionInvalid, match="there are no states"):
         States(body())

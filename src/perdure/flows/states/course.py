@@ -53,7 +53,7 @@ class Course(Notes):
 
     async def paths_end(self) -> None:
         """Wait until no other path is left, then end the children that end with it."""
-        if left := self.paths:
+        while left := self.paths:  # one may have begun another
             await asyncio.wait(left)
         await self.stop()
 

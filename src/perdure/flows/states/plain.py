@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from perdure.flows.document.terms import Expression
+from perdure.flows.given import is_constant
 from perdure.flows.states.course import Course
 from perdure.flows.states.data import Data
 from perdure.flows.states.events import Consumed, EventFilter, in_time, read_consumed
@@ -28,6 +29,9 @@ class Inject(State):
         self.data = self.body.get("data")
         if not isinstance(self.data, dict):
             reader.wrong(f"{self.at}/data", "an object is expected here")
+        elif not is_constant(self.data):
+            fix = "compute it in an action, with a function that is an expression"
+            reader.warn(f"{self.at}/data", "what is injected is taken as it is, with its ${ }", fix)
 
     async def work(self, course: Course, data: Data) -> Way | None:
         data.add(None, self.data)
