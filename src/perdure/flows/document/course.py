@@ -38,14 +38,36 @@ class Scope(Struct, frozen=True):
         return Scope({**self.names, **names}, self.base, self.shown)
 
 
-class Notes:
-    """What an execution notes in the log, whatever its document is written in."""
+class Course:
+    """See the module."""
 
-    def __init__(self, running: Replay) -> None:
+    def __init__(self, running: Replay, definition: Any, input: Any, context: Any, secrets: Mapping[str, str]) -> None:
         self.running = running
+        self.input = input  # as it came
+        self.context = context
         self.settled = 0  # since the last checkpoint
         self.rested = False  # since the last checkpoint: a circle without any rest is no progress
         self._turn, self._notes = running.version, 0
+        self._always = {
+            "secrets": secrets,
+            "runtime": RUNTIME,
+            "workflow": {
+                "id": id_of(running.key),
+                "definition": definition,
+                "input": input,
+                "startedAt": _moment(running.began),
+            },
+        }
+
+    def see(self, name: str, at: str, body: Any, raw: Any, scope: Scope) -> dict[str, Any]:
+        """What the expressions of a task see before its input is made."""
+        task = {"name": name, "reference": at, "definition": body, "input": raw, "startedAt": _moment(self.now)}
+        return {**self._always, "context": self.context, "task": task, **scope.names}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the expressions of the workflow itself see."""
+        return {**self._always, "context": self.context}
 
     @property
     def now(self) -> int:
@@ -80,35 +102,6 @@ class Notes:
                 )
             )
         return Raw(data)
-
-
-class Course(Notes):
-    """See the module."""
-
-    def __init__(self, running: Replay, definition: Any, input: Any, context: Any, secrets: Mapping[str, str]) -> None:
-        super().__init__(running)
-        self.input = input  # as it came
-        self.context = context
-        self._always = {
-            "secrets": secrets,
-            "runtime": RUNTIME,
-            "workflow": {
-                "id": id_of(running.key),
-                "definition": definition,
-                "input": input,
-                "startedAt": _moment(running.began),
-            },
-        }
-
-    def see(self, name: str, at: str, body: Any, raw: Any, scope: Scope) -> dict[str, Any]:
-        """What the expressions of a task see before its input is made."""
-        task = {"name": name, "reference": at, "definition": body, "input": raw, "startedAt": _moment(self.now)}
-        return {**self._always, "context": self.context, "task": task, **scope.names}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the expressions of the workflow itself see."""
-        return {**self._always, "context": self.context}
 
 
 def _moment(micros: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ nobody waits; events that only end a `listen` are not part of its output.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Raw
@@ -16,7 +16,6 @@ from msgspec import Raw
 from perdure.core.cloudevents import SPEC, source_of
 from perdure.core.commands import Waiter
 from perdure.core.events import Received
-from perdure.core.replay import Replay
 from perdure.errors import ExpressionError
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.reader import Reader
@@ -26,7 +25,6 @@ from perdure.flows.document.terms import Expression, See, Value
 from perdure.flows.listening import Listen
 from perdure.flows.workflow import emit_event
 
-T = TypeVar("T")
 _EMITTED = ("id", "source", "type", "time", "subject", "datacontenttype", "data")
 _MODES = ("one", "any", "all")
 
@@ -156,11 +154,21 @@ class ListenStep(Step):
     async def _next(
         self, course: Course, filters: list[Filter], given: Any, see: See, known: Mapping[str, Any]
     ) -> tuple[Filter, dict[str, Any]]:
-        def meant(name: str, event: dict[str, Any]) -> Filter | None:
-            fits = (one for one in filters if one.type == name and one.takes(event, given, see, known))
+        def meant(event: Received) -> Filter | None:
+            seen = _envelope(course, event)
+            fits = (one for one in filters if one.type == event.name and one.takes(seen, given, see, known))
             return next(fits, None)
 
-        return await next_event(course.running, [one.type for one in filters], meant)
+        wanted = dict.fromkeys((one.type for one in filters), _plain)
+        waiter: Waiter = course.running.listen(wanted, {}, lambda event: meant(event) is not None)
+        try:
+            event, _ = await waiter.future
+        except asyncio.CancelledError:
+            course.running.unlisten(waiter)
+            raise
+        found = meant(event)
+        assert found is not None
+        return found, _envelope(course, event)
 
     async def _given_on(self, course: Course, event: dict[str, Any], number: int, scope: Scope) -> Any:
         value = event.get("data") if self.read == "data" else event
@@ -168,26 +176,6 @@ class ListenStep(Step):
             return value
         inner = scope.round(f"{self.at}/foreach", number, {self.item: value, self.index: number})
         return await self.each.run(course, value, inner)
-
-
-async def next_event(
-    running: Replay, types: Iterable[str], meant: Callable[[str, dict[str, Any]], T | None]
-) -> tuple[T, dict[str, Any]]:
-    """The next event of these types, as a CloudEvent, that is meant by something; and by what."""
-
-    def test(event: Received) -> bool:
-        return meant(event.name, _envelope(running, event)) is not None
-
-    waiter: Waiter = running.listen(dict.fromkeys(types, _plain), {}, test)
-    try:
-        event, _ = await waiter.future
-    except asyncio.CancelledError:
-        running.unlisten(waiter)
-        raise
-    seen = _envelope(running, event)
-    found = meant(event.name, seen)
-    assert found is not None
-    return found, seen
 
 
 def _strategy(reader: Reader, body: dict[str, Any], at: str, names: Sequence[str]) -> tuple[str, list[Filter]]:
@@ -208,7 +196,7 @@ def _plain(payload: Raw) -> Any:
     return msgspec.json.decode(payload)
 
 
-def _envelope(running: Replay, event: Received) -> dict[str, Any]:
+def _envelope(course: Course, event: Received) -> dict[str, Any]:
     """An event as a CloudEvent: as it came, or as one that was sent by its name."""
-    made = {"specversion": SPEC, "id": event.id, "source": source_of(running.key), "type": event.name}
+    made = {"specversion": SPEC, "id": event.id, "source": source_of(course.running.key), "type": event.name}
     return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}

@@ -12,17 +12,17 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, TypeAlias
 
 from perdure.core.replay import Replay
-from perdure.flows.document.course import Notes
+from perdure.flows.document.course import Course as Noting
 
 Kind: TypeAlias = Literal["branch", "call", "child"]
 
 
-class Course(Notes):
-    """See the module."""
+class Course(Noting):
+    """See the module. What it notes in the log, it notes as a document does."""
 
     def __init__(self, running: Replay, see: Mapping[str, Any], done: list[str], known: dict[str, Any]) -> None:
-        super().__init__(running)
-        self.see = see
+        super().__init__(running, None, None, None, {})
+        self.names = see
         self.done = done  # states that were completed and can be compensated, in order
         self.known = known  # what events that came before had in common
         self.data: Any = None  # what the state that is open was given
@@ -58,7 +58,7 @@ class Course(Notes):
         await self.stop()
 
 
-async def cancelled(course: Notes, tasks: list[asyncio.Task[Any]]) -> None:
+async def cancelled(course: Noting, tasks: list[asyncio.Task[Any]]) -> None:
     """End tasks, and wait until they have."""
     left = [task for task in tasks if not task.done()]
     for task in left:

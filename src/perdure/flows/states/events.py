@@ -12,10 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from perdure.core.cloudevents import source_of
-from perdure.flows.document.events import next_event
+from perdure.core.cloudevents import SPEC, source_of
+from perdure.core.events import Received
+from perdure.core.replay import Replay
 from perdure.flows.document.terms import Value
 from perdure.flows.listening import Listen
 from perdure.flows.states.course import Course
@@ -91,16 +93,32 @@ def _refer(reader: StatesReader, name: Any, at: str, kind: str) -> tuple[str, di
 async def next_of(course: Course, wanted: Sequence[Consumed]) -> tuple[Consumed, Any]:
     """The next event that is one of these."""
 
-    def meant(name: str, event: dict[str, Any]) -> Consumed | None:
+    def meant(name: str, event: Mapping[str, Any]) -> Consumed | None:
         return next((one for one in wanted if one.takes(name, event, course)), None)
 
+    running = course.running
     event, course.event = course.event, None
-    found = meant(event["type"], event) if event is not None else None
-    if event is None or found is None:
-        came, event = await next_event(course.running, [one.type for one in wanted], meant)
-        found = came
+    if event is None or meant(event["type"], event) is None:
+        types = dict.fromkeys((one.type for one in wanted), msgspec.json.decode)
+        waiter = running.listen(types, {}, lambda came: meant(came.name, _envelope(running, came)) is not None)
+        try:
+            came, _ = await waiter.future
+        except asyncio.CancelledError:
+            running.unlisten(waiter)
+            raise
+        name, event = came.name, _envelope(running, came)
+    else:
+        name = event["type"]
+    found = meant(name, event)
+    assert found is not None
     course.known |= {key: event[key] for key in found.common}
     return found, found.told(event)
+
+
+def _envelope(running: Replay, event: Received) -> dict[str, Any]:
+    """An event as a CloudEvent: as it came, or as one that was sent by its name."""
+    made = {"specversion": SPEC, "id": event.id, "source": source_of(running.key), "type": event.name}
+    return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}
 
 
 async def in_time(seconds: float | None, course: Course, wanted: Sequence[Consumed]) -> tuple[Consumed, Any] | None:
@@ -127,7 +145,7 @@ class EventFilter:
     def merge(self, told: Any, data: Data, course: Course) -> None:
         if not self.used:
             return
-        value = told if self._data is None else self._data.of(told, course.see)
+        value = told if self._data is None else self._data.of(told, course.names)
         if value is not None:
             data.add(self._target, value)
 
@@ -155,5 +173,5 @@ class Produced:
 
     async def emit(self, data: Any, course: Course) -> None:
         """Without `data` of its own the event has none."""
-        payload = None if self._data is None else self._data.of(data, course.see)
+        payload = None if self._data is None else self._data.of(data, course.names)
         await emit_event({**self._event, "data": payload})

@@ -47,7 +47,7 @@ class Function(Invoked):
         self._given = reader.value(given, f"{at}/arguments")
 
     async def invoke(self, course: Course, given: Any) -> Any:
-        spec, values = self._call.spec(), self._given.of(given, course.see)
+        spec, values = self._call.spec(), self._given.of(given, course.names)
         return await course.running.act(spec, arguments(self._call.bound, values, spec), spec.compensation)
 
 
@@ -58,7 +58,7 @@ class Computed(Invoked):
         self._expression = expression
 
     async def invoke(self, course: Course, given: Any) -> Any:
-        return given if self._expression is None else self._expression.of(given, course.see)
+        return given if self._expression is None else self._expression.of(given, course.names)
 
 
 class Exchange(Invoked):
@@ -77,7 +77,7 @@ class Exchange(Invoked):
         await self._trigger.emit(given, course)
         if not self._waits or self._result is None:
             return None
-        limit = seconds(self._limit, given, course.see)
+        limit = seconds(self._limit, given, course.names)
         answer = await in_time(limit, course, [self._result])
         if answer is None:
             raise fault("timeout", f"event {self._result.name} did not come within {limit:g} s", self._at)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.flows.document.course import Scope
-from perdure.flows.document.faults import Fault, fault_of, within
+from perdure.flows.document.faults import Fault, fault_of
 from perdure.flows.document.reader import escaped
 from perdure.flows.document.terms import Length
 from perdure.flows.states.course import Course, cancelled, spawn
@@ -24,7 +24,7 @@ from perdure.flows.states.data import Data, Target
 from perdure.flows.states.errors import Retries
 from perdure.flows.states.events import read_target
 from perdure.flows.states.invoked import read_invoked
-from perdure.flows.states.limits import Limits, seconds
+from perdure.flows.states.limits import Limits, limited, seconds
 from perdure.flows.states.reader import StatesReader
 
 _KEYS = (
@@ -67,11 +67,11 @@ class Invocation:
         """One passage; gives what is to be merged, if anything is."""
         path = scope.path(self.path)
         try:
-            if self._condition is not None and not self._condition.true(value, course.see):
+            if self._condition is not None and not self._condition.true(value, course.names):
                 course.note(NodeStarted(path))
                 course.settle(NodeSettled(path, "skipped"))
                 return None
-            given = value if self._from is None else self._from.of(value, course.see)
+            given = value if self._from is None else self._from.of(value, course.names)
         except Exception as error:
             course.note(NodeStarted(path))
             raise self._failed(course, path, error) from None
@@ -88,7 +88,7 @@ class Invocation:
             result, attempts = await self._tried(course, given, tries)
             await _sleep(self._after, given, course)
             if self._results is not None and self._used:
-                result = self._results.of(result, course.see)
+                result = self._results.of(result, course.names)
             course.settle(NodeSettled(path, output=course.encoded(result, path), attempts=attempts))
         except asyncio.CancelledError:
             if not course.running.loop.closed:
@@ -102,9 +102,8 @@ class Invocation:
         tries = 1
         while True:
             try:
-                limit = seconds(self._limit, given, course.see)
-                async with within(limit, "the action", self.at):
-                    return await self._what.invoke(course, given), tries
+                limit = seconds(self._limit, given, course.names)
+                return await limited(limit, "the action", self.at, self._what.invoke(course, given)), tries
             except Exception as error:
                 found = fault_of(error, self.at)
                 pause = self._retries.pause(found, tries) if again else None
@@ -123,7 +122,7 @@ class Invocation:
 
 async def _sleep(length: Length | None, given: Any, course: Course) -> None:
     if length is not None:
-        await asyncio.sleep(length.of(given, course.see) / 1e6)
+        await asyncio.sleep(length.of(given, course.names) / 1e6)
 
 
 class Invocations:

@@ -14,13 +14,13 @@ from perdure.core import jq
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.errors import InvalidValue
-from perdure.flows.document.faults import fault_of, within
+from perdure.flows.document.faults import fault_of
 from perdure.flows.document.reader import escaped
 from perdure.flows.states.course import Course, cancelled, spawn
 from perdure.flows.states.data import Data, merged
 from perdure.flows.states.events import read_target
 from perdure.flows.states.invoking import Gave, Invocations, results, together
-from perdure.flows.states.limits import Limits, seconds
+from perdure.flows.states.limits import Limits, limited, seconds
 from perdure.flows.states.plain import MODES
 from perdure.flows.states.reader import StatesReader
 from perdure.flows.states.state import State
@@ -42,9 +42,8 @@ class Branch:
     async def run(self, course: Course, data: Data, state: State) -> Data:
         course.note(NodeStarted(self.path, course.encoded(data.value, self.path)))
         try:
-            limit = seconds(self._limits.branch, data.value, course.see)
-            async with within(limit, f"branch {self.name}", self.at):
-                await self.actions.run(course, data, state.scope)
+            limit = seconds(self._limits.branch, data.value, course.names)
+            await limited(limit, f"branch {self.name}", self.at, self.actions.run(course, data, state.scope))
             course.settle(NodeSettled(self.path, output=course.encoded(data.value, self.path)))
         except asyncio.CancelledError:
             if not course.running.loop.closed:
@@ -81,7 +80,7 @@ class Parallel(State):
     async def work(self, course: Course, data: Data) -> Way | None:
         count = len(self.branches)
         if self._some:
-            count = _whole(self._number.of(data.value, course.see), "numCompleted")
+            count = _whole(self._number.of(data.value, course.names), "numCompleted")
         tasks = [spawn(one.run(course, data.copy(), self)) for one in self.branches]
         try:
             done = await _at_least(tasks, count)
@@ -124,14 +123,14 @@ class ForEach(State):
         self.actions = Invocations(reader, self.body.get("actions"), at, path, self.limits)
 
     async def work(self, course: Course, data: Data) -> Way | None:
-        items = [] if self.items is None else self.items.of(data.value, course.see)
+        items = [] if self.items is None else self.items.of(data.value, course.names)
         if not isinstance(items, list):
             raise InvalidValue("inputCollection gives no list")
         size = len(items) or 1
         if not self.parallel:
             size = 1
         elif self._size is not None:
-            size = _whole(self._size.of(data.value, course.see), "batchSize")
+            size = _whole(self._size.of(data.value, course.names), "batchSize")
         gathered: list[Any] = []
         for first in range(0, len(items), size):
             batch = range(first, min(first + size, len(items)))

@@ -16,12 +16,12 @@ from msgspec import Struct
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.flows.document.course import Scope
-from perdure.flows.document.faults import fault_of, within
+from perdure.flows.document.faults import fault_of
 from perdure.flows.document.reader import escaped
 from perdure.flows.states.course import Course
 from perdure.flows.states.data import Data
 from perdure.flows.states.errors import Errors
-from perdure.flows.states.limits import Limits, seconds
+from perdure.flows.states.limits import Limits, limited, seconds
 from perdure.flows.states.reader import StatesReader
 from perdure.flows.states.ways import Way, read_way
 
@@ -92,14 +92,13 @@ class State:
     async def run(self, course: Course, raw: Any) -> Left:
         """One passage through the state."""
         course.note(NodeStarted(self.path, course.encoded(raw, self.path)))
-        data = Data(raw, course.see)
+        data = Data(raw, course.names)
         try:
             if self._input is not None:
-                data.value = self._input.of(raw, course.see)
-            limit = seconds(self.limits.state, data.value, course.see)
-            async with within(limit, f"state {self.name}", self.at):
-                way = await self.work(course, data)
-            output = data.value if self._output is None else self._output.of(data.value, course.see)
+                data.value = self._input.of(raw, course.names)
+            limit = seconds(self.limits.state, data.value, course.names)
+            way = await limited(limit, f"state {self.name}", self.at, self.work(course, data))
+            output = data.value if self._output is None else self._output.of(data.value, course.names)
             course.settle(NodeSettled(self.path, output=course.encoded(output, self.path)))
         except asyncio.CancelledError:
             if not course.running.loop.closed:

@@ -38,7 +38,7 @@ class Follower:
                 reader.wrong(where, "another workflow has its own timeout", "set it there")
 
     def input(self, data: Any, course: Course) -> Any:
-        return data if self._data is None else self._data.of(data, course.see)
+        return data if self._data is None else self._data.of(data, course.names)
 
 
 class Way:
