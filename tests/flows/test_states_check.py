@@ -155,7 +155,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("/expressionLang", "jsonpath", "/expressionLang", "expressions are in jq"),
         ("/auth", [{"name": "a"}], "/auth", "nothing here authenticates"),
         ("/functions", "https://x.example/f.json", "/functions", "what lies elsewhere is not fetched"),
-        ("/functions/0/type", "rest", "/functions/0/type", "function 'echo' is of type rest, which is not called"),
+        ("/functions/0/type", "rest", "/functions/0/operation", "this is no operation of an API"),
+        ("/functions/0/type", "asyncapi", "/functions/0/type", "function 'echo' is of type asyncapi"),
         ("/functions/0/type", "graphql", "/functions/0/type", "function 'echo' is of type graphql"),
         ("/functions/0/authRef", "a", "/functions/0/authRef", "nothing here authenticates"),
         ("/functions/1/operation", ".age |", "/functions/1/operation", ""),
@@ -292,8 +293,12 @@ def test_examples_of_the_specification_load_or_are_refused_for_a_reason() -> Non
 def _check_example(name: str, found: dict[str, Any]) -> None:
     functions = found.get("functions") or []
     called = [one for one in functions if isinstance(one, dict) and one.get("type", "rest") != "expression"]
-    if called:
-        assert "/functions/0/type" in problems(found), name
+    told = problems(found)
+    for number, one in enumerate(functions if called else []):
+        rest = one.get("type", "rest") == "rest"
+        fine = one.get("type") == "expression" or (rest and one["operation"].startswith(("http://", "https://")))
+        where = f"/functions/{number}/{'operation' if rest else 'type'}"
+        assert (where in told) is not fine, (name, where)
     for one in called:
         one["type"] = "custom"
     wrong = [str(one) for one in kinds.check(found) if one.level == "error"]

@@ -118,7 +118,7 @@ def check(body: Mapping[str, Any]) -> list[Problem]:
 
 def actions(body: Mapping[str, Any]) -> list[str]:
     """The names of the actions that a workflow calls, in their order."""
-    return list(dict.fromkeys(one.action for one in calls(body)))
+    return list(dict.fromkeys(one.action for one in calls(body) if one.action))
 
 
 def calls(body: Mapping[str, Any]) -> list[Calling]:

@@ -1,11 +1,12 @@
 """What an action of a state invokes: a function, an event that is answered, another workflow.
 
-A function is an action of the registry or an expression on the data; nothing else is called from here. What is invoked
-without being waited for says so by `apart`, and gives nothing.
+A function is an action of the registry, an operation of an API that is described by OpenAPI, or an expression on the
+data; nothing else is called from here. What is invoked without being waited for says so by `apart`, and gives nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -14,18 +15,21 @@ from msgspec import Raw
 from perdure.core.codec import encode
 from perdure.flows.bound import Bound, Call, arguments
 from perdure.flows.document.faults import fault
+from perdure.flows.document.http import OpenApiRemote
 from perdure.flows.document.terms import Expression, Length
 from perdure.flows.given import Calling
 from perdure.flows.graph.children import run_child
+from perdure.flows.secret import SCHEME
 from perdure.flows.states.course import Course, Kind
 from perdure.flows.states.events import Consumed, Produced, in_time, read_consumed
 from perdure.flows.states.limits import seconds
-from perdure.flows.states.reader import StatesReader
+from perdure.flows.states.reader import NAMES, StatesReader
 from perdure.flows.workflow import start_apart
 
 _REFERENCES = ("functionRef", "eventRef", "subFlowRef")
 _EVENT = ("triggerEventRef", "resultEventRef", "resultEventTimeout", "data", "contextAttributes", "invoke")
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+")
+_REST = re.compile(r"https?://[^#\s]+#[^#]+")
 
 
 class Invoked:
@@ -49,6 +53,22 @@ class Function(Invoked):
     async def invoke(self, course: Course, given: Any) -> Any:
         spec, values = self._call.spec(), self._given.of(given, course.names)
         return await course.running.act(spec, arguments(self._call.bound, values, spec), spec.compensation)
+
+
+class Operation(Invoked):
+    """An operation of an API. The engine's own action calls it, so it is in every worker."""
+
+    def __init__(self, reader: StatesReader, address: str, given: Any, at: str) -> None:
+        document, _, operation = address.partition("#")
+        body = {"document": {"endpoint": document}, "operationId": operation, "parameters": given}
+        self._call = OpenApiRemote(reader, body, at, NAMES)
+        text = json.dumps(given)
+        named = [name for name in reader.see["SECRETS"] if "$SECRETS" in text and name in text]
+        self._call.secrets = tuple(dict.fromkeys([*self._call.secrets, *named]))
+        reader.calls.append(Calling(at, "", [f"{SCHEME}{one}" for one in self._call.secrets]))
+
+    async def invoke(self, course: Course, given: Any) -> Any:
+        return await self._call.call(given, course.names)
 
 
 class Computed(Invoked):
@@ -144,6 +164,9 @@ def _function(reader: StatesReader, body: Any, at: str) -> Invoked:
         if given:
             reader.wrong(f"{at}/arguments", f"{name!r} is an expression on the data, and takes no arguments")
         made = Computed(reader.test(function.get("operation"), f"{where}/operation"))
+    elif function.get("type", "rest") == "rest":
+        operation = str(function.get("operation"))
+        made = Operation(reader, operation, given, at) if _REST.fullmatch(operation) else Computed(None)
     else:
         made = Function(reader, called(str(name), function), given, at)
     made.label = str(name)
@@ -158,10 +181,13 @@ def called(name: str, function: dict[str, Any]) -> str:
 
 
 def check_functions(reader: StatesReader) -> None:
-    """Only actions and expressions are called from here."""
+    """What is called from here, and what is not."""
     for name, (at, body) in reader.defined["functions"].items():
         kind = body.get("type", "rest")
-        if kind not in ("custom", "expression"):
+        if kind == "rest" and not _REST.fullmatch(str(body.get("operation"))):
+            fix = "write https://api.example/openapi.json#operation, or let an action do it: type custom"
+            reader.wrong(f"{at}/operation", "this is no operation of an API that is described behind an address", fix)
+        if kind not in ("rest", "custom", "expression"):
             fix = "let an action do it: type custom, with the name of the action as its operation"
             reader.wrong(f"{at}/type", f"function {name!r} is of type {kind}, which is not called from here", fix)
         if "operation" not in body:
