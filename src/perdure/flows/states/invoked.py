@@ -29,7 +29,7 @@ from perdure.flows.workflow import start_apart
 _REFERENCES = ("functionRef", "eventRef", "subFlowRef")
 _EVENT = ("triggerEventRef", "resultEventRef", "resultEventTimeout", "data", "contextAttributes", "invoke")
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+")
-_REST = re.compile(r"https?://[^#\s]+#[^#]+")
+_REST = re.compile(r"https?://[^#\s$]+#[^#$]+")
 
 
 class Invoked:
