@@ -21,7 +21,7 @@ from perdure.flows.current import execution, this_attempt
 
 SCHEME = "secret://"
 #: No dots at the beginning and no slashes: a name may be that of a file.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 @final
@@ -42,7 +42,7 @@ class Secret:
 
     def __init__(self, reference: str) -> None:
         found = reference.removeprefix(SCHEME)
-        if not reference.startswith(SCHEME) or not _NAME.fullmatch(found):
+        if not reference.startswith(SCHEME) or not NAME.fullmatch(found):
             # The text itself is not repeated: somebody may have given the value.
             raise InvalidValue("a secret is given by reference, as secret://stripe, and never by its value")
         object.__setattr__(self, "name", found)

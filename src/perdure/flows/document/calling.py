@@ -49,7 +49,7 @@ class CallStep(Step):
         self.given = reader.value(given, f"{self.at}/with", names)
         self.function: Step | None = None
         self.call: Call | None = None
-        functions = reader.use.get("functions") or {}
+        functions = reader.used("functions")
         if name in functions:
             self._make_function(reader, name, functions[name])
         elif any(sign in name for sign in ":@/"):
@@ -64,9 +64,7 @@ class CallStep(Step):
         if name in reader.inside:
             reader.wrong(f"{self.at}/call", f"{name} calls itself: {' → '.join([*reader.inside, name])}")
             return
-        reader.inside.append(name)
-        self.function = read_step(reader, name, body, f"/use/functions/{escaped(name)}", ())
-        reader.inside.pop()
+        self.function = read_function(reader, name, body)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         if self.remote is not None:
@@ -82,18 +80,31 @@ class CallStep(Step):
         return Left(output, attempts=course.running.tries)
 
 
+def read_function(reader: Reader, name: str, body: Any) -> Step | None:
+    """A function of the document. It sees nothing of who calls it, so one is enough for all."""
+    if name not in reader.functions:
+        reader.inside.append(name)
+        reader.functions[name] = read_step(reader, name, body, f"/use/functions/{escaped(name)}", ())
+        reader.inside.pop()
+    found: Step | None = reader.functions[name]
+    return found
+
+
 class RunStep(Step):
     keys: ClassVar[tuple[str, ...]] = ("run",)
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         at = f"{self.at}/run"
         body = reader.object(self.body["run"], at, (*_RUNS, "await", "return"))
-        for kind in _RUNS[1:]:
-            if kind in body:
-                reader.wrong(f"{at}/{kind}", f"no {kind} is run from here", "call an action that runs it")
+        others = [kind for kind in _RUNS[1:] if kind in body]
+        for kind in others:
+            reader.wrong(f"{at}/{kind}", f"no {kind} is run from here", "call an action that runs it")
+        if not others and "workflow" not in body:
+            reader.wrong(at, "workflow is missing")
         keys = ("namespace", "name", "version", "input")
-        child = reader.object(body.get("workflow", {}), f"{at}/workflow", keys, ("namespace", "name"))
-        self.awaits = body.get("await", True) is True
+        needs = ("namespace", "name") if "workflow" in body else ()
+        child = reader.object(body.get("workflow", {}), f"{at}/workflow", keys, needs)
+        self.awaits = reader.flag(body.get("await", True), f"{at}/await")
         self.child = f"{child.get('namespace')}.{child.get('name')}"
         self.label = str(child.get("version", "latest"))
         self.given = reader.value(child.get("input"), f"{at}/workflow/input", names)

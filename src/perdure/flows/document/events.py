@@ -18,7 +18,7 @@ from perdure.core.commands import Waiter
 from perdure.core.events import Received
 from perdure.errors import ExpressionError
 from perdure.flows.document.course import Course, Scope
-from perdure.flows.document.reader import Reader
+from perdure.flows.document.reader import Reader, escaped
 from perdure.flows.document.step import Left, Step
 from perdure.flows.document.tasks import Tasks
 from perdure.flows.document.terms import Expression, See, Value
@@ -59,15 +59,19 @@ class Filter:
             return
         for name, value in wanted.items():
             if isinstance(value, str) and "${" in value:
-                if (test := reader.test(value, f"{at}/with/{name}", names)) is not None:
+                if (test := reader.test(value, f"{at}/with/{escaped(name)}", names)) is not None:
                     self.tests[name] = test
             else:
                 self.values[name] = value
         self.type = str(self.values.pop("type", ""))
         if not self.type:
             reader.wrong(f"{at}/with", "the type of the event is missing", "give it as a text without an expression")
-        for name, one in (found.get("correlate") or {}).items():
-            where = f"{at}/correlate/{name}"
+        correlate = found.get("correlate", {})
+        if not isinstance(correlate, dict):
+            reader.wrong(f"{at}/correlate", "an object of names is expected here, each with `from`")
+            correlate = {}
+        for name, one in correlate.items():
+            where = f"{at}/correlate/{escaped(name)}"
             one = reader.object(one, where, ("from", "expect"), ("from",))
             expect = reader.value(one["expect"], f"{where}/expect", names) if "expect" in one else None
             self.correlate[name] = reader.test(one.get("from"), f"{where}/from", names), expect
@@ -123,8 +127,8 @@ class ListenStep(Step):
             return
         at = f"{self.at}/foreach"
         body = reader.object(self.body["foreach"], at, ("item", "at", "do"), ("do",))
-        self.item = reader.text(body.get("item", "item"), f"{at}/item")
-        self.index = reader.text(body.get("at", "index"), f"{at}/at")
+        self.item = reader.variable(body.get("item", "item"), f"{at}/item")
+        self.index = reader.variable(body.get("at", "index"), f"{at}/at")
         self.each = Tasks(reader, body.get("do"), f"{at}/do", (*own, self.item, self.index))
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from perdure.errors import InvalidValue
+from perdure.errors import ExpressionError
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.faults import Fault
-from perdure.flows.document.reader import Reader, escaped
+from perdure.flows.document.reader import Reader, escaped, kind
 from perdure.flows.document.step import Left, Step
-from perdure.flows.document.terms import Expression, See, pieces
+from perdure.flows.document.terms import Expression, See, is_whole
+
+_WORDS = {"type": "text", "status": "number"}
 
 
 class SetStep(Step):
@@ -20,22 +22,15 @@ class SetStep(Step):
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         value = self.body["set"]
-        if not (isinstance(value, dict) and value) and not isinstance(value, str):
+        if not (isinstance(value, dict) and value) and not is_whole(value):
             reader.wrong(f"{self.at}/set", "an object with at least one key, or an expression, is expected here")
         self.value = reader.value(value, f"{self.at}/set", names)
         for key, one in value.items() if isinstance(value, dict) else ():
-            if isinstance(one, str) and one.startswith("$") and not any(computed for computed, _ in _pieces(one)):
+            if isinstance(one, str) and one.startswith("$") and not one.startswith("${"):
                 reader.warn(f"{self.at}/set/{escaped(key)}", f"{one!r} is a text", f"an expression is ${{ {one} }}")
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         return Left(self.value.of(given, see))
-
-
-def _pieces(text: str) -> list[tuple[bool, str]]:
-    try:
-        return list(pieces(text))
-    except InvalidValue:
-        return []
 
 
 class SwitchStep(Step):
@@ -87,12 +82,15 @@ class RaiseStep(Step):
         error = reader.object(self.body["raise"], at, ("error",), ("error",)).get("error", {})
         keys = ("type", "status", "title", "detail", "instance")
         body = reader.object(reader.named(error, f"{at}/error", "errors"), f"{at}/error", keys, ("type", "status"))
+        for key, type_ in (("type", str), ("status", int)):
+            if key in body and type(body[key]) is not type_ and not is_whole(body[key]):
+                reader.wrong(f"{at}/error/{key}", f"this is {kind(body[key])}, and should be a {_WORDS[key]}")
         self.error = reader.value(body, f"{at}/error", names)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         found = self.error.of(given, see)
-        if not isinstance(found["type"], str) or not isinstance(found["status"], int):
-            raise InvalidValue("an error has a type, which is a text, and a status, which is a number")
+        if not isinstance(found["type"], str) or type(found["status"]) is not int:
+            raise ExpressionError("an error has a type, which is a text, and a status, which is a number")
         raise Fault({**found, "instance": self.at})
 
 

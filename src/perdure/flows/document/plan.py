@@ -18,6 +18,7 @@ from perdure.errors import InvalidValue
 from perdure.flows.bound import Bound
 from perdure.flows.described import checkpoint
 from perdure.flows.document.authentication import check_all as check_authentications
+from perdure.flows.document.calling import read_function
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.faults import End, fault_of, within
 from perdure.flows.document.reader import Reader
@@ -25,7 +26,7 @@ from perdure.flows.document.starting import starts
 from perdure.flows.document.tasks import Tasks
 from perdure.flows.document.terms import FIRST, INSIDE, LAST, Value
 from perdure.flows.schema import Schema
-from perdure.flows.secret import SCHEME
+from perdure.flows.secret import NAME as SECRET, SCHEME
 
 _TOP = ("document", "input", "use", "do", "timeout", "output", "schedule", "evaluate")
 _ABOUT = ("dsl", "namespace", "name", "version", "title", "summary", "tags", "metadata")
@@ -57,14 +58,11 @@ class Plan:
     """It is shared by all its executions."""
 
     def __init__(self, body: Mapping[str, Any], bounds: Mapping[str, Bound]) -> None:
-        use = body.get("use") if isinstance(body.get("use"), dict) else {}
-        assert isinstance(use, dict)
-        reader = Reader(use, bounds)
+        reader = Reader(use if isinstance(use := body.get("use"), dict) else {}, bounds)
         self.body = body
         self._read_about(reader)
         reader.object(dict(body), "", _TOP, ("document", "do"))
-        reader.object(use, "/use", _USE)
-        self.secrets = {name: f"{SCHEME}{name}" for name in use.get("secrets") or () if isinstance(name, str)}
+        self._read_use(reader)
         given = reader.object(body.get("input", {}), "/input", ("schema", "from"))
         self._wants: Schema | None = reader.schema(given.get("schema"), "/input/schema")
         self._from = reader.value(given["from"], "/input/from", FIRST, bare=True) if "from" in given else None
@@ -74,6 +72,8 @@ class Plan:
         self._limit = reader.limit(body.get("timeout"), "/timeout", FIRST)
         self.tasks = Tasks(reader, body.get("do"), "/do", ())
         check_authentications(reader, INSIDE)
+        for name, function in reader.used("functions").items():
+            read_function(reader, name, function)
         self.starts_on = starts(reader, body.get("schedule"))
         self.listens = tuple(dict.fromkeys(reader.listens))
         self.problems, self.calls = reader.problems, reader.calls
@@ -95,9 +95,21 @@ class Plan:
         if evaluate.get("language", "jq") != "jq" or evaluate.get("mode", "strict") != "strict":
             reader.wrong("/evaluate", "expressions are in jq, and strict: in ${ }")
 
+    def _read_use(self, reader: Reader) -> None:
+        use = reader.object(self.body.get("use", {}), "/use", _USE)
+        if use.get("authentications"):
+            reader.wrong("/use/authentications", "nothing here authenticates", "let an action do it")
+        for key in ("errors", "functions", "retries", "timeouts"):
+            reader.object(use.get(key, {}), f"/use/{key}", list(reader.used(key)))
+        names = use.get("secrets", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) and SECRET.fullmatch(name) for name in names):
+            reader.wrong("/use/secrets", "a list of names is expected here", "letters, digits and _.- are in a name")
+            names = []
+        self.secrets = {name: f"{SCHEME}{name}" for name in names}
+
     def check_input(self, value: Any) -> None:
         if self._wants is not None:
-            self._wants.refuse(value, f"the input of {self.name}")
+            self._wants.refuse({} if value is None else value, f"the input of {self.name}")
 
     async def begin(self, running: Replay, input: Any) -> Any:
         course = Course(running, self.body, input, None, self.secrets)

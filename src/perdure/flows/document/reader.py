@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import InvalidValue
 from perdure.flows.bound import Bound, Problem
-from perdure.flows.document.terms import Expression, Length, Value
+from perdure.flows.document.terms import AFTER, NAME, Expression, Length, Value
 from perdure.flows.given import Calling
 from perdure.flows.listening import Listen
 from perdure.flows.schema import Schema
@@ -29,6 +29,7 @@ class Reader:
         self.listens: list[Listen] = []
         self.authenticated: set[str] = set()  # those under `use` that a task uses
         self.inside: list[str] = []  # functions that are being read, the outermost first
+        self.functions: dict[str, Any] = {}  # those that were read: one that is called twice is read once
 
     def wrong(self, at: str, message: str, fix: str = "") -> None:
         self.problems.append(Problem(at, message, fix))
@@ -41,10 +42,11 @@ class Reader:
     def object(self, value: Any, at: str, keys: Sequence[str], needs: Sequence[str] = ()) -> dict[str, Any]:
         """An object with no other keys than these; what is missing or too much is a problem."""
         if not isinstance(value, dict):
-            self.wrong(at, f"this is {_kind(value)}, and should be an object", f"it may have: {', '.join(keys)}")
+            self.wrong(at, f"this is {kind(value)}, and should be an object", f"it may have: {', '.join(keys)}")
             return {}
         for key in value:
             if key not in keys:
+                key = str(key)
                 self.wrong(f"{at}/{escaped(key)}", f"{key!r} is not known here", f"there may be: {', '.join(keys)}")
         for key in needs:
             if key not in value:
@@ -54,8 +56,13 @@ class Reader:
     def text(self, value: Any, at: str) -> str:
         if isinstance(value, str) and value:
             return value
-        self.wrong(at, f"this is {_kind(value)}, and should be a text")
+        self.wrong(at, f"this is {kind(value)}, and should be a text")
         return ""
+
+    def flag(self, value: Any, at: str) -> bool:
+        if not isinstance(value, bool):
+            self.wrong(at, f"this is {kind(value)}, and should be true or false")
+        return value is True
 
     def value(self, value: Any, at: str, names: Sequence[str], *, bare: bool = False) -> Value:
         return self._made(lambda: Value(value, names, bare=bare), at) or Value(None, ())
@@ -93,11 +100,25 @@ class Reader:
         """What stands under a name in `use`, if it is a name; else the value itself."""
         if not isinstance(value, str):
             return value
-        known = self.use.get(where) or {}
+        known = self.used(where)
         if value not in known:
             self.wrong(at, f"use.{where} has no {value!r}", f"it has: {', '.join(known) or 'nothing'}")
             return {}
         return known[value]
+
+    def used(self, where: str) -> dict[str, Any]:
+        """What stands under a key of `use`."""
+        found = self.use.get(where)
+        return found if isinstance(found, dict) else {}
+
+    def variable(self, value: Any, at: str) -> str:
+        """The name of a variable that the document makes."""
+        name = self.text(value, at)
+        if name and not NAME.fullmatch(name):
+            self.wrong(at, f"{name!r} cannot be the name of a variable", "letters, digits and _ are; without the $")
+        elif name in AFTER or name in ("authorization", "ENV", "__loc__"):
+            self.wrong(at, f"${name} has a meaning of its own", "give the variable another name")
+        return name
 
     def _made(self, make: Callable[[], T], at: str) -> T | None:
         try:
@@ -112,7 +133,8 @@ def escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """What a value is, for messages."""
     match value:
         case None:
             return "missing"

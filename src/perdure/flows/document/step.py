@@ -104,8 +104,8 @@ class Step:
         after = None if self._limit is None else self._limit.of(given, see) / 1e6
         async with within(after, f"task {self.name}", self.at):
             left = await self.work(course, given, see, scope)
-        see["task"] = {**see["task"], "output": left.output}
-        see["context"] = course.context  # tasks inside it may have changed it
+        # Tasks inside it, and beside it, may have exported meanwhile.
+        see |= {"task": {**see["task"], "output": left.output}, "context": course.context}
         output = left.output if self._as is None else self._as.of(left.output, see)
         _fits(self._gives, output, "the output")
         if self._exports is not None:

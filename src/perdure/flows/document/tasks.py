@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from perdure.errors import InvalidValue
+from perdure.errors import ExpressionError
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.faults import End
-from perdure.flows.document.reader import Reader, escaped
+from perdure.flows.document.reader import Reader, escaped, kind
 from perdure.flows.document.step import Left, Step
 from perdure.flows.document.terms import See
 
@@ -47,7 +47,7 @@ class Tasks:
                 self.steps.append(step)
         for step in self.steps:
             for where, then in step.ways():
-                if then not in _DIRECTIVES and then not in self.place:
+                if then and then not in _DIRECTIVES and then not in self.place:
                     reader.wrong(where, f"there is no task {then!r} beside it", f"there are: {', '.join(self.place)}")
 
     async def run(
@@ -88,8 +88,10 @@ class ForStep(Step):
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         body = reader.object(self.body["for"], f"{self.at}/for", ("each", "in", "at"), ("in",))
-        self.item = reader.text(body.get("each", "item"), f"{self.at}/for/each")
-        self.index = reader.text(body.get("at", "index"), f"{self.at}/for/at")
+        self.item = reader.variable(body.get("each", "item"), f"{self.at}/for/each")
+        self.index = reader.variable(body.get("at", "index"), f"{self.at}/for/at")
+        if self.item == self.index:
+            reader.wrong(f"{self.at}/for/at", f"${self.item} would be both the item and its number", "name them apart")
         inner = (*own, self.item, self.index)
         self.items = reader.value(body.get("in", []), f"{self.at}/for/in", names, bare=True)
         self.holds = reader.test(self.body.get("while"), f"{self.at}/while", (*names, *inner))
@@ -98,7 +100,7 @@ class ForStep(Step):
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         items = self.items.of(given, see)
         if not isinstance(items, list):
-            raise InvalidValue(f"for.in gave {type(items).__name__}, and a loop needs a list")
+            raise ExpressionError(f"for.in gave {kind(items)}, and a loop needs a list")
         value = given
         for number, item in enumerate(items):
             names = {self.item: item, self.index: number}
@@ -113,11 +115,11 @@ class ForkStep(Step):
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         body = reader.object(self.body["fork"], f"{self.at}/fork", ("branches", "compete"), ("branches",))
-        self.competes = body.get("compete", False) is True
+        self.competes = reader.flag(body.get("compete", False), f"{self.at}/fork/compete")
         self.branches = Tasks(reader, body.get("branches"), f"{self.at}/fork/branches", own)
         for branch in self.branches.steps:
             for where, then in branch.ways():
-                if then not in _DIRECTIVES:
+                if then and then not in _DIRECTIVES:
                     reader.wrong(where, "a branch has nothing beside it to go on to", "use continue, exit or end")
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:

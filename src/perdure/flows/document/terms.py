@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.core import jq
-from perdure.core.durations import micros
+from perdure.core.durations import LONGEST, micros
 from perdure.errors import ExpressionError, InvalidValue
 
 #: What expressions may name: before the input of a task is made, in the task, and about its output.
@@ -26,6 +26,7 @@ LAST = ("context", *FIRST)
 
 See: TypeAlias = Mapping[str, Any]
 
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMED = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _JOINED = 'map(if type == "object" or type == "array" then error("a text cannot have \\(type) in it")'
@@ -52,8 +53,8 @@ class Value:
     """A value in which texts may have expressions. A `bare` text is one also without `${ }`."""
 
     def __init__(self, value: Any, names: Sequence[str], *, bare: bool = False) -> None:
-        if bare and isinstance(value, str):
-            value = f"${{ {jq.expression(value)} }}"
+        if bare and isinstance(value, str) and "${" not in value:
+            value = f"${{ {value} }}"
         value = _joined(value)
         self._names = _mentioned(json.dumps(value), names)
         self._template = jq.Template(value, self._names)
@@ -84,7 +85,10 @@ def length(value: Any) -> int:
     if isinstance(value, Mapping):
         if not value or value.keys() - _UNITS.keys() or any(not _counts(one) for one in value.values()):
             raise InvalidValue(f"a duration is an object of whole numbers of {', '.join(_UNITS)}")
-        return sum(_UNITS[unit] * count * 1_000 for unit, count in value.items())
+        total = sum(_UNITS[unit] * count * 1_000 for unit, count in value.items())
+        if total > LONGEST:
+            raise InvalidValue("this is not a duration: it is longer than 10,000 years")
+        return total
     if isinstance(value, str) and value.startswith("P"):
         return micros(value)
     raise InvalidValue(
@@ -94,6 +98,20 @@ def length(value: Any) -> int:
 
 def _counts(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a text that is one expression, and nothing around it.
+
+    >>> is_whole(" ${ .a } "), is_whole("${ .a } of ${ .b }"), is_whole(".a")
+    (True, False, False)
+    """
+    if not jq.is_expression(value):
+        return False
+    try:
+        return len(list(pieces(value.strip()))) == 1
+    except ExpressionError:
+        return True  # what is wrong with it is found where it is compiled
 
 
 def pieces(text: str) -> Iterator[tuple[bool, str]]:

@@ -35,7 +35,7 @@ class TryStep(Step):
         body = reader.object(self.body.get("catch"), at, _CATCH)
         errors = reader.object(body.get("errors", {}), f"{at}/errors", ("with",))
         self.wanted = reader.object(errors.get("with", {}), f"{at}/errors/with", _FILTER)
-        self.called = reader.text(body.get("as", "error"), f"{at}/as")
+        self.called = reader.variable(body.get("as", "error"), f"{at}/as")
         inner = (*names, self.called)
         self.when = reader.test(body.get("when"), f"{at}/when", inner)
         self.unless = reader.test(body.get("exceptWhen"), f"{at}/exceptWhen", inner)
@@ -92,11 +92,12 @@ class Policy:
         limit = reader.object(body.get("limit", {}), f"{at}/limit", ("attempt", "duration"))
         attempt = reader.object(limit.get("attempt", {}), f"{at}/limit/attempt", ("count", "duration"))
         self.count = attempt.get("count")
-        if self.count is not None and (not isinstance(self.count, int) or self.count < 1):
+        if self.count is not None and (type(self.count) is not int or self.count < 1):
             reader.wrong(f"{at}/limit/attempt/count", "a whole number above zero is expected here")
         self.each = _length(reader, attempt, "duration", f"{at}/limit/attempt", names)
         self.total = _length(reader, limit, "duration", f"{at}/limit", names)
-        jitter = reader.object(body.get("jitter", {"from": "PT0S", "to": "PT0S"}), f"{at}/jitter", ("from", "to"))
+        jitter = body.get("jitter", {"from": "PT0S", "to": "PT0S"})
+        jitter = reader.object(jitter, f"{at}/jitter", ("from", "to"), ("from", "to"))
         self.least = reader.length(jitter.get("from", "PT0S"), f"{at}/jitter/from", names)
         self.most = reader.length(jitter.get("to", "PT0S"), f"{at}/jitter/to", names)
 
