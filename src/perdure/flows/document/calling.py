@@ -108,8 +108,6 @@ class RunStep(Step):
         self.child = f"{child.get('namespace')}.{child.get('name')}"
         self.label = str(child.get("version", "latest"))
         self.given = reader.value(child.get("input"), f"{at}/workflow/input", names)
-        if not isinstance(body.get("await", True), bool):
-            reader.wrong(f"{at}/await", "true or false is expected here")
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         version, values = None if self.label == "latest" else self.label, self.given.of(given, see)

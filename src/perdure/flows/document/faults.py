@@ -28,7 +28,9 @@ _KEYS = ("type", "status", "title", "detail", "instance")
 
 
 class Fault(ExecutionFailed):
-    """An error of a document: `details` are its problem details."""
+    """An error of a document: `details` are its problem details, `tries` how often the task was tried that gives up."""
+
+    tries = 1
 
     def __init__(self, details: Mapping[str, Any]) -> None:
         found = {key: details[key] for key in _KEYS if details.get(key) is not None}
@@ -61,8 +63,10 @@ def fault_of(error: Exception, at: str) -> Fault:
             found = error
         case ExpressionError():
             found = fault("expression", str(error), at)
-        case ActionFailed() | ChildFailed() if _is_problem(error.details):
+        case ActionFailed() if _is_problem(error.details):
             found = Fault({"instance": at, **error.details})
+        case ChildFailed() if _is_problem(error.details):
+            found = Fault({**error.details, "instance": at})  # its own place is one of another document
         case ActionFailed(type="TimeoutError"):
             found = fault("timeout", str(error), at)
         case ActionFailed(type="NotRegistered" | "DefinitionNotFound"):

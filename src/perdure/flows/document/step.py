@@ -116,7 +116,9 @@ class Step:
 
     def _failed(self, course: Course, path: str, error: Exception) -> Exception:
         found = fault_of(error, self.at)
-        course.settle(NodeSettled(path, "failed", error=describe(found), attempts=getattr(error, "attempts", 1)))
+        attempts = max(found.tries, getattr(error, "attempts", 1))
+        found.tries = 1  # of this task; those around it were tried once
+        course.settle(NodeSettled(path, "failed", error=describe(found), attempts=attempts))
         return found
 
 

@@ -53,9 +53,7 @@ class Value:
     """A value in which texts may have expressions. A `bare` text is one also without `${ }`."""
 
     def __init__(self, value: Any, names: Sequence[str], *, bare: bool = False) -> None:
-        if bare and isinstance(value, str) and "${" not in value:
-            value = f"${{ {value} }}"
-        value = _joined(value)
+        value = f"${{ {value} }}" if bare and isinstance(value, str) and _is_bare(value, names) else _joined(value)
         self._names = _mentioned(json.dumps(value), names)
         self._template = jq.Template(value, self._names)
 
@@ -73,7 +71,12 @@ class Length:
 
     def of(self, data: Any, see: See) -> int:
         """In microseconds."""
-        return length(self._value.of(data, see))
+        try:
+            return length(self._value.of(data, see))
+        except ExpressionError:
+            raise
+        except InvalidValue as error:
+            raise ExpressionError(str(error)) from None
 
 
 def length(value: Any) -> int:
@@ -167,6 +170,17 @@ def _joined(value: Any) -> Any:
         return f"${{ {parts[0][1]} }}"
     texts = [f"({part})" if computed else json.dumps(part) for computed, part in parts]
     return f"${{ [{', '.join(texts)}] | {_JOINED} }}"
+
+
+def _is_bare(text: str, names: Sequence[str]) -> bool:
+    """Whether a text is an expression without braces; in a string of its own an expression may well have some."""
+    if "${" not in text:
+        return True
+    try:
+        jq.compile(text, tuple(names))
+    except ExpressionError:
+        return False
+    return True
 
 
 def _mentioned(text: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ class TryStep(Step):
             except Fault as error:
                 seen = {**see, "context": course.context, self.called: error.problem}
                 if not self._catches(error, given, seen):
+                    error.tries = tries
                     raise
                 pause = None if self.retry is None else self.retry.pause(tries, course.now - began, given, seen)
                 if pause is None:
@@ -74,7 +75,11 @@ class TryStep(Step):
         if self.instead is None:
             return Left(given, attempts=tries)
         inner = scope.with_names(**{self.called: error.problem})
-        return Left(await self.instead.run(course, given, inner), attempts=tries)
+        try:
+            return Left(await self.instead.run(course, given, inner), attempts=tries)
+        except Fault as worse:
+            worse.tries = tries
+            raise
 
 
 class Policy:
