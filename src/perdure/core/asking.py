@@ -171,11 +171,16 @@ class Asking:
             self.lasting.discard(ref)
             self.child_stops.append(ref)
 
-    async def receive(self, wanted: Mapping[str, Callable[[Raw], Any]], match: Mapping[str, Any]) -> Any:
-        """The next event of one of these names whose payload matches: (event, value)."""
+    async def receive(
+        self,
+        wanted: Mapping[str, Callable[[Raw], Any]],
+        match: Mapping[str, Any],
+        test: Callable[[ev.Received], bool] | None = None,
+    ) -> Any:
+        """The next event of one of these names whose payload matches, and that passes a test: (event, value)."""
         if self.loop.closed or self._fault is not None:
             await self._refuse()
-        waiter = self.listen(wanted, match)
+        waiter = self.listen(wanted, match, test)
         try:
             return await waiter.future
         except asyncio.CancelledError:

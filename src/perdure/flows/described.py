@@ -1,4 +1,4 @@
-"""Workflows that are data: machines and graphs, and what all of them share.
+"""Workflows that are data: machines, graphs and documents, and what all of them share.
 
 A described workflow is interpreted by code of the engine on the deterministic loop, so its log, holds, retries and
 replays are those of any workflow. Its position is plain data: at a step's boundary `checkpoint` ends the round and
@@ -23,11 +23,14 @@ from perdure.core.events import Owed
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
 from perdure.core.view import State
+from perdure.errors import LimitReached, NeverWakes
 from perdure.flows.action import Action
 from perdure.flows.bound import Bound, Problem, owed, undo_named
 from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.workflow import Workflow, check_name, finish
 
+#: Nodes or tasks that may settle in one turn. Moving on takes no steps of the loop, whose limit is never met.
+MOST_AT_ONCE = 100_000
 _MARKS: Mapping[str, Mark] = {"open": "current", "completed": "done", "failed": "failed"}
 
 
@@ -123,6 +126,31 @@ class Described(Workflow[..., Any]):
 def checkpoint(running: Replay, position: Any, undos: bool = True) -> NoReturn:
     """End this round and begin the next from this position."""
     raise RestartWith(Raw(msgspec.json.encode(position)), owed(running) if undos else [])
+
+
+def encoded(running: Replay, value: Any, what: str) -> Raw:
+    """A value as JSON. What the log would not take makes the execution stuck: to fail would depend on a setting."""
+    data = encode(value)
+    most = running.limits.payload_bytes
+    if len(data) > most:
+        running.halt(
+            LimitReached(
+                f"{running.key}: the data of {what} has {len(data):,} bytes, more than {most:,}: keep it elsewhere and"
+                " a reference here, or raise payload_bytes"
+            )
+        )
+    return Raw(data)
+
+
+def check_rest(running: Replay, count: int, what: str) -> None:
+    """Stop an execution in which so much has settled in one turn, `what` as the last, that it goes in a circle."""
+    if count > MOST_AT_ONCE:
+        running.halt(
+            NeverWakes(
+                f"{running.key} does not come to rest: {MOST_AT_ONCE:,} of its parts have settled in one turn, the last"
+                f" one {what}; time stands still there, so put something into the circle that waits"
+            )
+        )
 
 
 def _place() -> Any:

@@ -8,14 +8,11 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from perdure.core.codec import encode
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.records import id_of
 from perdure.core.replay import Replay
-from perdure.errors import LimitReached, NeverWakes
+from perdure.flows.described import check_rest, encoded
 
-#: Tasks that may settle in one turn. Moving from task to task takes no steps of the loop, whose limit is never met.
-MOST_AT_ONCE = 100_000
 #: What `$runtime` says: the version is that of what expressions can rely on, not of a release.
 RUNTIME = {"name": "perdure", "version": "1", "metadata": {}}
 
@@ -81,27 +78,11 @@ class Course:
         self._notes += 1
         if self._turn != self.running.version:
             self._turn, self._notes, self.rested = self.running.version, 0, True
-        if self._notes > MOST_AT_ONCE:
-            self.running.halt(
-                NeverWakes(
-                    f"{self.running.key} does not come to rest: {MOST_AT_ONCE:,} tasks in one turn, the last one"
-                    f" {event.node}; time stands still there, so put a wait into the circle"
-                )
-            )
+        check_rest(self.running, self._notes, f"task {event.node}")
         self.running.note(event)
 
     def encoded(self, value: Any, node: str) -> Raw:
-        """A value as JSON. What the log would not take makes the execution stuck: to fail would depend on a setting."""
-        data = encode(value)
-        most = self.running.limits.payload_bytes
-        if len(data) > most:
-            self.running.halt(
-                LimitReached(
-                    f"{self.running.key}: the data of task {node} has {len(data):,} bytes, more than {most:,}: keep it"
-                    " elsewhere and a reference here, or raise payload_bytes"
-                )
-            )
-        return Raw(data)
+        return encoded(self.running, value, f"task {node}")
 
 
 def _moment(micros: int) -> dict[str, Any]:

@@ -6,20 +6,19 @@ nobody waits; events that only end a `listen` are not part of its output.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Raw
 
+from perdure.core import cloudevents
 from perdure.core.cloudevents import SPEC, source_of
-from perdure.core.commands import Waiter
 from perdure.core.events import Received
-from perdure.errors import ExpressionError
+from perdure.errors import ExpressionError, InvalidValue
 from perdure.flows.document.course import Course, Scope
 from perdure.flows.document.reader import Reader, escaped
-from perdure.flows.document.step import Left, Step
+from perdure.flows.document.step import Left, Outlet, Step
 from perdure.flows.document.tasks import Tasks
 from perdure.flows.document.terms import Expression, See, Value
 from perdure.flows.listening import Listen
@@ -40,8 +39,12 @@ class EmitStep(Step):
         self.event = reader.value(body, f"{at}/event/with", names)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
-        event = await emit_event(self.event.of(given, see))
-        return Left(msgspec.to_builtins(event))
+        event = self.event.of(given, see)
+        try:  # before it is let out, which is tried again and again
+            cloudevents.read({"specversion": SPEC, "id": "?", "source": "?", **event})
+        except InvalidValue as error:
+            raise ExpressionError(str(error)) from None
+        return Left(msgspec.to_builtins(await emit_event(event)))
 
 
 class Filter:
@@ -123,13 +126,16 @@ class ListenStep(Step):
 
     def _make_foreach(self, reader: Reader, own: Sequence[str]) -> None:
         self.each: Tasks | None = None
+        self.outlet: Outlet | None = None
         if "foreach" not in self.body:
             return
         at = f"{self.at}/foreach"
-        body = reader.object(self.body["foreach"], at, ("item", "at", "do"), ("do",))
+        body = reader.object(self.body["foreach"], at, ("item", "at", "do", "output", "export"))
         self.item = reader.variable(body.get("item", "item"), f"{at}/item")
         self.index = reader.variable(body.get("at", "index"), f"{at}/at")
-        self.each = Tasks(reader, body.get("do"), f"{at}/do", (*own, self.item, self.index))
+        inner = (*own, self.item, self.index)
+        self.each = Tasks(reader, body["do"], f"{at}/do", inner) if "do" in body else None
+        self.outlet = Outlet(reader, body, at, inner)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         taken: list[Any] = []
@@ -137,6 +143,7 @@ class ListenStep(Step):
         wanted = list(self.filters)
         ends = list(self.ends[1])
         while wanted:
+            see = {**see, "context": course.context}
             found, event = await self._next(course, [*wanted, *ends], given, see, known)
             if found in ends:
                 ends = [one for one in ends if one is not found] if self.ends[0] == "all" else []
@@ -144,13 +151,13 @@ class ListenStep(Step):
                     break
                 continue
             known |= {name: value for name, value in found.keys(event, see) if name not in known}
-            taken.append(await self._given_on(course, event, len(taken), scope))
+            taken.append(await self._given_on(course, event, len(taken), see, scope))
             if self.mode == "all":
                 wanted.remove(found)
             elif (
                 self.mode == "one"
                 or not (self.ends[1] or self.until)
-                or (self.until is not None and self.until.true(taken, see))
+                or (self.until is not None and self.until.true(taken, {**see, "context": course.context}))
             ):
                 break
         return Left(taken)
@@ -164,22 +171,19 @@ class ListenStep(Step):
             return next(fits, None)
 
         wanted = dict.fromkeys((one.type for one in filters), _plain)
-        waiter: Waiter = course.running.listen(wanted, {}, lambda event: meant(event) is not None)
-        try:
-            event, _ = await waiter.future
-        except asyncio.CancelledError:
-            course.running.unlisten(waiter)
-            raise
+        event, _ = await course.running.receive(wanted, {}, lambda event: meant(event) is not None)
         found = meant(event)
         assert found is not None
         return found, _envelope(course, event)
 
-    async def _given_on(self, course: Course, event: dict[str, Any], number: int, scope: Scope) -> Any:
+    async def _given_on(self, course: Course, event: dict[str, Any], number: int, see: See, scope: Scope) -> Any:
         value = event.get("data") if self.read == "data" else event
-        if self.each is None:
+        if self.outlet is None:
             return value
-        inner = scope.round(f"{self.at}/foreach", number, {self.item: value, self.index: number})
-        return await self.each.run(course, value, inner)
+        names = {self.item: value, self.index: number}
+        if self.each is not None:
+            value = await self.each.run(course, value, scope.round(f"{self.at}/foreach", number, names))
+        return self.outlet.let(course, value, {**see, **names, "context": course.context})
 
 
 def _strategy(reader: Reader, body: dict[str, Any], at: str, names: Sequence[str]) -> tuple[str, list[Filter]]:

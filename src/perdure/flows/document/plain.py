@@ -79,9 +79,10 @@ class RaiseStep(Step):
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         at = f"{self.at}/raise"
-        error = reader.object(self.body["raise"], at, ("error",), ("error",)).get("error", {})
+        error = reader.object(self.body["raise"], at, ("error",), ("error",)).get("error")
         keys = ("type", "status", "title", "detail", "instance")
-        body = reader.object(reader.named(error, f"{at}/error", "errors"), f"{at}/error", keys, ("type", "status"))
+        named = reader.named(error, f"{at}/error", "errors")
+        body = {} if named is None else reader.object(named, f"{at}/error", keys, ("type", "status"))
         for key, type_ in (("type", str), ("status", int)):
             if key in body and type(body[key]) is not type_ and not is_whole(body[key]):
                 reader.wrong(f"{at}/error/{key}", f"this is {kind(body[key])}, and should be a {_WORDS[key]}")

@@ -81,6 +81,8 @@ class Reader:
         if value is None:
             return None
         named = self.named(value, at, "timeouts")
+        if named is None:
+            return None
         found = self.object(named, at, ("after",), ("after",))
         return self.length(found.get("after", "PT0S"), f"{at}/after", names)
 
@@ -97,14 +99,13 @@ class Reader:
         return None
 
     def named(self, value: Any, at: str, where: str) -> Any:
-        """What stands under a name in `use`, if it is a name; else the value itself."""
+        """What stands under a name in `use`, if it is a name; else the value itself. None if nothing does."""
         if not isinstance(value, str):
             return value
         known = self.used(where)
-        if value not in known:
+        if known.get(value) is None:
             self.wrong(at, f"use.{where} has no {value!r}", f"it has: {', '.join(known) or 'nothing'}")
-            return {}
-        return known[value]
+        return known.get(value)
 
     def used(self, where: str) -> dict[str, Any]:
         """What stands under a key of `use`."""

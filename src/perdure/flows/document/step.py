@@ -35,6 +35,28 @@ class Left(Struct, frozen=True):
     attempts: int = 1
 
 
+class Outlet:
+    """What becomes of an output: it is transformed and checked, and so is what becomes the context."""
+
+    def __init__(self, reader: Reader, body: dict[str, Any], at: str, names: Sequence[str]) -> None:
+        left = reader.object(body.get("output", {}), f"{at}/output", ("schema", "as"))
+        self._as = _transform(reader, left, "as", f"{at}/output", (*INSIDE, *names))
+        self._gives = reader.schema(left.get("schema"), f"{at}/output/schema")
+        out = reader.object(body.get("export", {}), f"{at}/export", ("schema", "as"))
+        self._exports = _transform(reader, out, "as", f"{at}/export", (*AFTER, *names))
+        self._context = reader.schema(out.get("schema"), f"{at}/export/schema")
+
+    def let(self, course: Course, raw: Any, see: See) -> Any:
+        """The output; the context of the course is set."""
+        output = raw if self._as is None else self._as.of(raw, see)
+        _fits(self._gives, output, "the output")
+        if self._exports is not None:
+            context = self._exports.of(output, {**see, "output": output})
+            _fits(self._context, context, "what it exports")
+            course.context = context
+        return output
+
+
 class Step:
     """A task. `keys` are those that its kind has, the first one names it."""
 
@@ -50,12 +72,7 @@ class Step:
         given = reader.object(body.get("input", {}), f"{at}/input", ("schema", "from"))
         self._wants = reader.schema(given.get("schema"), f"{at}/input/schema")
         self._from = _transform(reader, given, "from", f"{at}/input", (*BEFORE, *names))
-        left = reader.object(body.get("output", {}), f"{at}/output", ("schema", "as"))
-        self._as = _transform(reader, left, "as", f"{at}/output", (*INSIDE, *names))
-        self._gives = reader.schema(left.get("schema"), f"{at}/output/schema")
-        out = reader.object(body.get("export", {}), f"{at}/export", ("schema", "as"))
-        self._exports = _transform(reader, out, "as", f"{at}/export", (*AFTER, *names))
-        self._context = reader.schema(out.get("schema"), f"{at}/export/schema")
+        self._outlet = Outlet(reader, body, at, names)
         self._limit = reader.limit(body.get("timeout"), f"{at}/timeout", (*INSIDE, *names))
         self.then = reader.text(body.get("then", "continue"), f"{at}/then")
         self.make(reader, (*INSIDE, *names), names)
@@ -106,13 +123,7 @@ class Step:
             left = await self.work(course, given, see, scope)
         # Tasks inside it, and beside it, may have exported meanwhile.
         see |= {"task": {**see["task"], "output": left.output}, "context": course.context}
-        output = left.output if self._as is None else self._as.of(left.output, see)
-        _fits(self._gives, output, "the output")
-        if self._exports is not None:
-            context = self._exports.of(output, {**see, "output": output})
-            _fits(self._context, context, "what it exports")
-            course.context = context
-        return Left(output, left.then or self.then, left.attempts)
+        return Left(self._outlet.let(course, left.output, see), left.then or self.then, left.attempts)
 
     def _failed(self, course: Course, path: str, error: Exception) -> Exception:
         found = fault_of(error, self.at)

@@ -114,7 +114,7 @@ class ForkStep(Step):
     keys: ClassVar[tuple[str, ...]] = ("fork",)
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
-        body = reader.object(self.body["fork"], f"{self.at}/fork", ("branches", "compete"), ("branches",))
+        body = reader.object(self.body["fork"], f"{self.at}/fork", ("branches", "compete"))
         self.competes = reader.flag(body.get("compete", False), f"{self.at}/fork/compete")
         self.branches = Tasks(reader, body.get("branches"), f"{self.at}/fork/branches", own)
         for branch in self.branches.steps:

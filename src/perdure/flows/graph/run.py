@@ -18,14 +18,12 @@ from typing import Any
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.core.replay import Replay
-from perdure.errors import ActionFailed, NeverWakes
+from perdure.errors import ActionFailed
+from perdure.flows.described import check_rest
 from perdure.flows.graph import joins, loops, model, people, rest, showing
 from perdure.flows.graph.nodes import At, Left, Step
 from perdure.flows.graph.plan import Plan
 from perdure.flows.graph.state import Scope, Split, State, Token
-
-#: Nodes that may settle in one turn. Moving tokens takes no steps of the loop, whose limit is therefore never met.
-MOST_AT_ONCE = 100_000
 
 
 class Walk:
@@ -294,12 +292,5 @@ class Walk:
     def _note_settled(self, event: NodeSettled) -> None:
         self.settled += 1
         self._notes += 1
-        if self._notes > MOST_AT_ONCE:
-            key, where = self.running.key, event.node
-            self.running.halt(
-                NeverWakes(
-                    f"{key} does not come to rest: {MOST_AT_ONCE:,} nodes in one turn, the last one {where};"
-                    " time stands still there, so put a delay or a wait into the circle"
-                )
-            )
+        check_rest(self.running, self._notes, f"node {event.node}")
         self.running.note(event)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from perdure.core.codec import encode
 from perdure.core.events import NULL
 from perdure.core.records import id_of
-from perdure.errors import LimitReached
+from perdure.flows import described
 from perdure.flows.graph import model
 from perdure.flows.graph.nodes import Step
 from perdure.flows.graph.state import Token
@@ -49,17 +48,7 @@ def begins_with(walk: Walk, step: Step[Any], given: Any, path: str) -> Raw:
 
 
 def encoded(walk: Walk, value: Any, node: str) -> Raw:
-    """A value as JSON. What the log would not take makes the execution stuck: to fail would depend on a setting."""
-    data = encode(value)
-    most = walk.running.limits.payload_bytes
-    if len(data) > most:
-        walk.running.halt(
-            LimitReached(
-                f"{walk.running.key}: the data of node {node} has {len(data):,} bytes, more than {most:,}: keep it"
-                " elsewhere and a reference here, or raise payload_bytes"
-            )
-        )
-    return Raw(data)
+    return described.encoded(walk.running, value, f"node {node}")
 
 
 def publish(walk: Walk) -> None:
