@@ -1,4 +1,4 @@
-"""What the outside does to the machines and graphs of the corpus where they really run, and what can be seen of them.
+"""What the outside does to the machines, graphs and documents of the corpus where they really run, and what can be seen of them.
 
 The driver of the corpus decides every order itself. A worker does not ask: actions end when they end, and timers fire
 when it is time. So a scene says what is sent and where the execution has to be before it is sent, and `Sight` is what
@@ -24,13 +24,13 @@ from perdure.core.replay import Replay
 from perdure.errors import EventRefused, ExecutionEnded, FormInvalid, InvalidValue
 from perdure.flows.workflow import Workflow
 from perdure.testing.crashes import end_of
-from tests.corpus import graphs, machines
+from tests.corpus import documents, graphs, machines
 from tests.corpus.drive import Broken, text
 from tests.corpus.workflows import CORPUS, Declined, Events
 
-NAMES = [*machines.MACHINES, *graphs.GRAPHS]
+NAMES = [*machines.MACHINES, *graphs.GRAPHS, *documents.DOCUMENTS]
 #: They take their time; others do the same in fewer rounds.
-LONG = ("graph_of_circles", "graph_that_asks")
+LONG = ("graph_of_circles", "graph_that_asks", "document_of_circles")
 UNDOS = ("unbook", "graphs_unbook")
 
 

@@ -7,9 +7,8 @@ several ways in which the specification has written its own types count as one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 from perdure.core.calls import KINDS, TYPES, problem
 from perdure.errors import (
@@ -22,6 +21,7 @@ from perdure.errors import (
     UsageError,
 )
 
+T = TypeVar("T")
 _HOSTS = ("https://serverlessworkflow.io/", "https://open-workflow-specification.org/")
 _PATHS = ("spec/1.0.0/errors/", "dsl/errors/types/", "errors/types/")
 _KEYS = ("type", "status", "title", "detail", "instance")
@@ -87,13 +87,12 @@ def fault_of(error: Exception, at: str) -> Fault:
     return found
 
 
-@asynccontextmanager
-async def within(after: float | None, what: str, at: str) -> AsyncIterator[None]:
-    """A Fault if what is done here takes longer than this many seconds."""
+async def within(after: float | None, what: str, at: str, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; a Fault if it takes longer than this many seconds."""
     limit = asyncio.timeout(after)
     try:
         async with limit:
-            yield
+            return await work
     except TimeoutError:
         if not limit.expired():
             raise

@@ -126,8 +126,8 @@ class Plan:
         return await self._finish(course, position.value, position.task)
 
     async def _finish(self, course: Course, value: Any, first: str) -> Any:
-        async with within(self._left(course), "the workflow", "/"):
-            value = await self._main(course, value, first)
+        left = self._left(course)
+        value = await within(left, "the workflow", "/", self._main(course, value, first))
         try:
             output = value if self._as is None else self._as.of(value, course.about)
             if self._gives is not None:

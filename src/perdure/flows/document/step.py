@@ -119,8 +119,7 @@ class Step:
 
     async def _passage(self, course: Course, given: Any, see: dict[str, Any], scope: Scope) -> Left:
         after = None if self._limit is None else self._limit.of(given, see) / 1e6
-        async with within(after, f"task {self.name}", self.at):
-            left = await self.work(course, given, see, scope)
+        left = await within(after, f"task {self.name}", self.at, self.work(course, given, see, scope))
         # Tasks inside it, and beside it, may have exported meanwhile.
         see |= {"task": {**see["task"], "output": left.output}, "context": course.context}
         return Left(self._outlet.let(course, left.output, see), left.then or self.then, left.attempts)

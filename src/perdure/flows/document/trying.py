@@ -61,8 +61,7 @@ class TryStep(Step):
 
     async def _try(self, course: Course, given: Any, see: See, scope: Scope) -> Any:
         each = None if self.retry is None or self.retry.each is None else self.retry.each.of(given, see) / 1e6
-        async with within(each, f"an attempt of {self.name}", self.at):
-            return await self.tasks.run(course, given, scope)
+        return await within(each, f"an attempt of {self.name}", self.at, self.tasks.run(course, given, scope))
 
     def _catches(self, error: Fault, given: Any, see: See) -> bool:
         return (
