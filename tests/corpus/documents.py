@@ -142,7 +142,17 @@ add(
             do=listed(d=step("d")),
         ),
         "each": attempt(
-            listed(e={"fork": {"branches": listed(f=fails("Declined"), g=step("g"), h={"wait": "PT10S"})}}),
+            listed(
+                e={
+                    "fork": {
+                        "branches": listed(
+                            f=fails("Declined"),
+                            g={"do": listed(nap={"wait": "PT5S"}, g=step("g"))},
+                            h={"wait": "PT10S"},
+                        )
+                    }
+                }
+            ),
             retry={"limit": {"attempt": {"count": 2, "duration": "PT1S"}, "duration": "PT1H"}},
         ),
         "last": tell("last"),
@@ -170,7 +180,10 @@ add(
             "timeout": {"after": "PT30S"},
             "output": {"as": "map(.data)"},
         },
-        "out": {"emit": {"event": {"with": {"type": "done", "data": {"n": "${ length }"}}}}, "output": {"as": ".type"}},
+        "out": {
+            "emit": {"event": {"with": {"type": "done", "time": "2030-01-01T00:00:00Z", "data": {"n": "${ length }"}}}},
+            "output": {"as": ".type"},
+        },
     },
     events=(
         *[("a", 1), ("bid", {"n": 1, "who": "x"}), ("c", 2), ("b", 3), ("bid", {"n": 2, "who": "y"})],

@@ -1,4 +1,4 @@
-"""What the outside does to the machines, graphs and documents of the corpus where they really run, and what can be seen of them.
+"""What the outside does to the definitions of the corpus that are data, where they really run, and what can be seen.
 
 The driver of the corpus decides every order itself. A worker does not ask: actions end when they end, and timers fire
 when it is time. So a scene says what is sent and where the execution has to be before it is sent, and `Sight` is what

@@ -15,11 +15,11 @@ from msgspec import Raw, Struct
 
 from perdure import action
 from perdure.core import events as ev
-from perdure.flows.bound import owed
 from perdure.flows.graph import Graph, build
 from perdure.testing import World
 from tests.corpus.drive import SEEDS, Case, Drive, cases, law
 from tests.corpus.graphs import GRAPHS
+from tests.corpus.moving import Moving, end_of
 from tests.corpus.workflows import CORPUS, Member
 from tests.flows.making import body, graph
 
@@ -47,52 +47,14 @@ def test_every_node_that_started_has_settled_when_it_is_over(name: str) -> None:
 # --- positions -------------------------------------------------------------------------------------------------------
 
 
-class Moving(Drive):
-    """At every rest it goes on from its position alone, as when it gets another version."""
-
-    moves = 0
-
-    def drive(self, event: ev.Event) -> None:
-        super().drive(event)
-        replay = self.replay
-        if replay.position is None or replay.outcome is not None:
-            return
-        if replay.due_timers(self.at):  # here overdue timers take their time, while a new one would fire at once
-            return
-        self.moves += 1
-        position = msgspec.json.encode(replay.position())
-        assert self.member.workflow.fits(Raw(position)) == []  # type: ignore[attr-defined]
-        moved = ev.Restarted(
-            Raw(position),
-            replay.loop.ref,
-            replay.draws,
-            replay.began,
-            buffered=list(replay.buffer),
-            published=Raw(msgspec.json.encode(replay.published)),
-            undos=owed(replay),
-        )
-        super().drive(moved)
-
-
 @each_graph
 def test_at_rest_the_position_alone_is_enough_to_go_on(name: str) -> None:
     moves = 0
     for case in [Case(name, seed, noise=False) for seed in range(20 * SEEDS)]:
         plain, moving = Drive(case).run(), Moving(case).run(400)
         moves += moving.moves
-        assert _end(moving) == _end(plain), str(case)
+        assert end_of(moving) == end_of(plain), str(case)
     assert moves or name in NEVER_AT_REST
-
-
-def _end(live: Drive) -> Any:
-    outcome = live.replay.outcome
-    match outcome:
-        case ev.Completed():
-            return bytes(outcome.result)
-        case ev.Failed():
-            return outcome.error.type
-        case _:
-            return type(outcome).__name__
 
 
 def test_a_position_fits_another_version_that_has_what_is_open() -> None:

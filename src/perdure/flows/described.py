@@ -42,6 +42,7 @@ class Described(Workflow[..., Any]):
     """A definition that is data. `content` is what its hash is made of; `hash` is set if it was published."""
 
     kind: ClassVar[str] = ""
+    at_rest: ClassVar[str] = "once it waits"  # when it can go on with another version
 
     def __init__(
         self,

@@ -27,8 +27,9 @@ from perdure.core.signature import Signature
 from perdure.errors import InvalidValue, UsageError
 from perdure.flows.schema import Schema
 from perdure.flows.task import read_order
-from perdure.flows.workflow import Workflow
+from perdure.flows.workflow import Workflow, emitted
 
+_decode = msgspec.json.decode
 #: Inputs of one rehearsal; after so many it is called off.
 _MOST = 10_000
 _BEGIN = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1e6)
@@ -176,14 +177,19 @@ class _Stage:
 
     def _plan(self, ref: int, asked: Asked) -> bool:
         name = self._called(asked)
-        if name in _OWN and name not in self._script:
-            self._script[name] = [Outcome(_OWN[name])]
-        outcomes = self._script.get(name)
+        outcomes = self._script.get(name) or self._own(asked)
         if outcomes is None:
             self._needs.append(f"{name}({bytes(asked.args).decode()[1:-1]})")
             return False
         self._under_way[ref] = self._now + micros(outcomes[0].takes)
         return True
+
+    def _own(self, asked: Asked) -> list[Outcome] | None:
+        """What an action of the engine gives, where nobody says it."""
+        if asked.spec.name == "perdure.emit":
+            event = emitted(f"{self._replay.key}/{asked.ref}", self._replay.key, self._now, *_decode(asked.args))
+            return [Outcome(event)]
+        return [Outcome(_OWN[asked.spec.name])] if asked.spec.name in _OWN else None
 
     def _called(self, asked: Asked) -> str:
         """Under which name its result is given."""
@@ -193,7 +199,11 @@ class _Stage:
     def _settle(self, ref: int) -> None:
         del self._under_way[ref]
         asked = self._replay.actions.get(ref) or self._replay.children.get(ref)
-        outcomes = self._script[self._tasks[ref].name if asked is None else self._called(asked)]
+        outcomes = self._script.get(self._tasks[ref].name if asked is None else self._called(asked))
+        if outcomes is None:
+            assert asked is not None
+            outcomes = self._own(asked)
+            assert outcomes is not None
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
         kind, _, message = outcome.raises.partition(":")
         error = ev.Error(kind.strip(), message.strip()) if kind else None

@@ -346,13 +346,18 @@ def _me(current: Attempt) -> str:
 async def _emit(type: str, data: Any, subject: str = "", more: Mapping[str, Any] | None = None) -> CloudEvent:
     """Let an event out. `more` are attributes that are given, and need not be made."""
     current = this_attempt("workflow.emit()")
-    source = source_of(key_of(current.tenant, current.execution))
-    asked_at = _EPOCH + timedelta(microseconds=current.asked_at)
-    event = CloudEvent(current.key, source, type, asked_at, data, subject)
-    if more:
-        event = msgspec.convert(msgspec.to_builtins(event) | dict(more), CloudEvent)
+    key = key_of(current.tenant, current.execution)
+    event = emitted(current.key, key, current.asked_at, type, data, subject, more)
     await current.client.deliver(event)
     return event
+
+
+def emitted(
+    id: str, key: str, at: int, type: str, data: Any, subject: str = "", more: Mapping[str, Any] | None = None
+) -> CloudEvent:
+    """An event of an execution, as it is let out; what it does not have of its own is made."""
+    event = CloudEvent(id, source_of(key), type, _EPOCH + timedelta(microseconds=at), data, subject)
+    return msgspec.convert(msgspec.to_builtins(event) | dict(more), CloudEvent) if more else event
 
 
 async def emit_event(event: Mapping[str, Any]) -> CloudEvent:

@@ -20,8 +20,10 @@ from perdure.errors import DefinitionInvalid
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import Described
 from perdure.flows.diagram import Diagram, Mark
+from perdure.flows.document.course import Position
+from perdure.flows.document.events import ListenStep
 from perdure.flows.document.picture import picture
-from perdure.flows.document.plan import Plan, Position, called
+from perdure.flows.document.plan import Plan, called
 from perdure.flows.given import Calling
 from perdure.flows.registry import registry
 
@@ -43,6 +45,7 @@ class Document(Described):
     """
 
     kind: ClassVar[str] = "document"
+    at_rest: ClassVar[str] = "once a wait or a listen of its main list waits"
 
     def __init__(self, body: Mapping[str, Any], *, version: int = 1) -> None:
         self._make(body, version, "", None)
@@ -73,10 +76,19 @@ class Document(Described):
         return picture(self.plan, current or {})
 
     def fits(self, position: Raw) -> list[Problem]:
-        task = msgspec.json.decode(position, type=Position).task
-        if task in self.plan.tasks.place:
+        at = msgspec.json.decode(position, type=Position)
+        place = self.plan.tasks.place.get(at.task)
+        if place is None:
+            return [Problem("/do", f"it is at {at.task}, and this version does not have it", "keep the task")]
+        step = self.plan.tasks.steps[place]
+        if at.open is None:
             return []
-        return [Problem("/do", f"the execution is at {task}, and this version does not have it", "keep the task")]
+        if step.keys[0] != at.open.kind:
+            return [Problem(step.at, f"it is open as {at.open.kind}, and in this version it is {step.keys[0]}")]
+        if isinstance(step, ListenStep) and at.open.heard["types"] != step.types:
+            heard = ", ".join(at.open.heard["types"])
+            return [Problem(step.at, f"it waits for {heard}, and in this version for others")]
+        return []
 
 
 def build(

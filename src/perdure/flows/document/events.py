@@ -104,6 +104,7 @@ class Filter:
 
 class ListenStep(Step):
     keys: ClassVar[tuple[str, ...]] = ("listen", "foreach")
+    rests: ClassVar[bool] = True
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         at = f"{self.at}/listen"
@@ -138,13 +139,12 @@ class ListenStep(Step):
         self.outlet = Outlet(reader, body, at, inner)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
-        taken: list[Any] = []
-        known: dict[str, Any] = {}
-        wanted = list(self.filters)
-        ends = list(self.ends[1])
+        resumed = course.take_up()
+        taken, known, wanted, ends = self._heard({} if resumed is None else resumed.heard)
         while wanted:
             see = {**see, "context": course.context}
-            found, event = await self._next(course, [*wanted, *ends], given, see, known)
+            with course.resting(self.at, heard=self._tell(taken, known, wanted, ends)):
+                found, event = await self._next(course, [*wanted, *ends], given, see, known)
             if found in ends:
                 ends = [one for one in ends if one is not found] if self.ends[0] == "all" else []
                 if not ends:
@@ -161,6 +161,29 @@ class ListenStep(Step):
             ):
                 break
         return Left(taken)
+
+    def _heard(self, heard: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], list[Filter], list[Filter]]:
+        """What was taken, what it has in common, and what is still waited for; of a position, or from the beginning."""
+        wanted, ends = (
+            filters if key not in heard else [filters[place] for place in heard[key]]
+            for key, filters in (("wanted", self.filters), ("ends", self.ends[1]))
+        )
+        return list(heard.get("taken", ())), dict(heard.get("known", {})), list(wanted), list(ends)
+
+    def _tell(
+        self, taken: list[Any], known: dict[str, Any], wanted: list[Filter], ends: list[Filter]
+    ) -> dict[str, Any]:
+        """The same, as data; and which types it waits for, by which another version knows it again."""
+        places = {
+            key: [filters.index(one) for one in left]
+            for key, filters, left in (("wanted", self.filters, wanted), ("ends", self.ends[1], ends))
+        }
+        return {"types": self.types, "taken": list(taken), "known": dict(known), **places}
+
+    @property
+    def types(self) -> list[str]:
+        """Of the events that it waits for, in their order."""
+        return [one.type for one in (*self.filters, *self.ends[1])]
 
     async def _next(
         self, course: Course, filters: list[Filter], given: Any, see: See, known: Mapping[str, Any]

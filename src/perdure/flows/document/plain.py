@@ -97,10 +97,14 @@ class RaiseStep(Step):
 
 class WaitStep(Step):
     keys: ClassVar[tuple[str, ...]] = ("wait",)
+    rests: ClassVar[bool] = True
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         self.length = reader.length(self.body["wait"], f"{self.at}/wait", names)
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
-        await asyncio.sleep(self.length.of(given, see) / 1e6)
+        resumed = course.take_up()
+        due = course.now + self.length.of(given, see) if resumed is None else resumed.due
+        with course.resting(self.at, due):
+            await asyncio.sleep(max(0, due - course.now) / 1e6)
         return Left(given)

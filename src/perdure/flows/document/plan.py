@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from perdure.core.replay import Replay
 from perdure.errors import InvalidValue
@@ -19,7 +18,7 @@ from perdure.flows.bound import Bound
 from perdure.flows.described import checkpoint
 from perdure.flows.document.authentication import check_all as check_authentications
 from perdure.flows.document.calling import read_function
-from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.course import Course, Open, Position, Scope
 from perdure.flows.document.faults import End, fault_of, within
 from perdure.flows.document.reader import Reader
 from perdure.flows.document.starting import starts
@@ -36,15 +35,6 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?")
 #: Tasks that settle between two checkpoints, at the least; what a settled task costs in the log, about; and the size of
 #: a position that is not written down, in bytes. They are part of what a replay does.
 LEAST, COST, LARGEST = 50, 400, 500_000
-
-
-class Position(Struct, frozen=True):
-    """Where an execution stands between two tasks of the main list."""
-
-    task: str
-    value: Any
-    context: Any
-    input: Any
 
 
 def called(body: Any) -> str:
@@ -119,15 +109,15 @@ class Plan:
         except Exception as error:
             raise fault_of(error, "/input") from None
         course.context = value
-        return await self._finish(course, value, "")
+        return await self._finish(course, value, "", None)
 
     async def go_on(self, running: Replay, position: Position) -> Any:
         course = Course(running, self.body, position.input, position.context, self.secrets)
-        return await self._finish(course, position.value, position.task)
+        return await self._finish(course, position.value, position.task, position.open)
 
-    async def _finish(self, course: Course, value: Any, first: str) -> Any:
+    async def _finish(self, course: Course, value: Any, first: str, open: Open | None) -> Any:
         left = self._left(course)
-        value = await within(left, "the workflow", "/", self._main(course, value, first))
+        value = await within(left, "the workflow", "/", self._main(course, value, first, open))
         try:
             output = value if self._as is None else self._as.of(value, course.about)
             if self._gives is not None:
@@ -136,11 +126,12 @@ class Plan:
             raise fault_of(error, "/output") from None
         return output
 
-    async def _main(self, course: Course, value: Any, first: str) -> Any:
+    async def _main(self, course: Course, value: Any, first: str, open: Open | None) -> Any:
         worth = LEAST
 
         def between(task: str, value: Any, back: bool) -> None:
             nonlocal worth
+            course.standing = Position(task, value, None, course.input)
             if not back or course.settled < worth or not course.rested or course.running.orphans:
                 return
             position = Position(task, value, course.context, course.input)
@@ -152,7 +143,7 @@ class Plan:
                 checkpoint(course.running, position)
 
         try:
-            return await self.tasks.run(course, value, Scope(), first, between)
+            return await self.tasks.run(course, value, Scope(), first, between, open)
         except End as end:
             return end.output
 

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perdure.core.events import NULL, NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.errors import InvalidValue
-from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.course import Course, Open, Scope
 from perdure.flows.document.faults import End, fault_of, within
 from perdure.flows.document.reader import Reader
 from perdure.flows.document.terms import AFTER, BEFORE, INSIDE, See
@@ -62,6 +62,7 @@ class Step:
 
     keys: ClassVar[tuple[str, ...]] = ()
     instant: ClassVar[bool] = False  # what it does follows at once from what it is given
+    rests: ClassVar[bool] = False  # it waits for a time, or for events
 
     def __init__(self, reader: Reader, name: str, body: dict[str, Any], at: str, names: Sequence[str]) -> None:
         self.name = name
@@ -87,10 +88,14 @@ class Step:
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         raise NotImplementedError
 
-    async def run(self, course: Course, raw: Any, scope: Scope) -> Left:
-        """One passage through the task."""
+    async def run(self, course: Course, raw: Any, scope: Scope, open: Open | None = None) -> Left:
+        """One passage through the task, or the rest of one that is `open`."""
         path = scope.path(self.at)
-        see = course.see(self.name, self.at, self.body, raw, scope)
+        began = course.now if open is None else open.began
+        see = course.see(self.name, self.at, self.body, raw, scope, began)
+        if open is not None:
+            course.resumed, see["input"] = open, open.given
+            return await self._settled(course, path, open.given, see, scope, open)
         try:
             if self.condition is not None and not self.condition.true(raw, see):
                 course.note(NodeStarted(path))
@@ -103,8 +108,14 @@ class Step:
             course.note(NodeStarted(path))
             raise self._failed(course, path, error) from None
         course.note(NodeStarted(path, shown))
+        see["input"] = given
+        return await self._settled(course, path, given, see, scope, Open(self.keys[0], given, began))
+
+    async def _settled(
+        self, course: Course, path: str, given: Any, see: dict[str, Any], scope: Scope, open: Open
+    ) -> Left:
         try:
-            left = await self._passage(course, given, {**see, "input": given}, scope)
+            left = await self._passage(course, given, see, scope, open)
             course.settle(NodeSettled(path, output=course.encoded(left.output, path), attempts=left.attempts))
             return left
         except End as end:
@@ -117,8 +128,13 @@ class Step:
         except Exception as error:
             raise self._failed(course, path, error) from None
 
-    async def _passage(self, course: Course, given: Any, see: dict[str, Any], scope: Scope) -> Left:
-        after = None if self._limit is None else self._limit.of(given, see) / 1e6
+    async def _passage(self, course: Course, given: Any, see: dict[str, Any], scope: Scope, open: Open) -> Left:
+        deadline = open.deadline
+        if self._limit is not None and deadline is None:
+            deadline = course.now + self._limit.of(given, see)
+        after = None if deadline is None else max(0, deadline - course.now) / 1e6
+        if self.rests and course.standing is not None:
+            course.standing = structs.replace(course.standing, open=structs.replace(open, deadline=deadline))
         left = await within(after, f"task {self.name}", self.at, self.work(course, given, see, scope))
         # Tasks inside it, and beside it, may have exported meanwhile.
         see |= {"task": {**see["task"], "output": left.output}, "context": course.context}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from perdure.errors import ExpressionError
-from perdure.flows.document.course import Course, Scope
+from perdure.flows.document.course import Course, Open, Scope
 from perdure.flows.document.faults import End
 from perdure.flows.document.reader import Reader, escaped, kind
 from perdure.flows.document.step import Left, Step
@@ -51,16 +51,22 @@ class Tasks:
                     reader.wrong(where, f"there is no task {then!r} beside it", f"there are: {', '.join(self.place)}")
 
     async def run(
-        self, course: Course, value: Any, scope: Scope, first: str = "", between: Between | None = None
+        self,
+        course: Course,
+        value: Any,
+        scope: Scope,
+        first: str = "",
+        between: Between | None = None,
+        waiting: Open | None = None,
     ) -> Any:
-        """Until the list is at its end; gives the output of its last task."""
+        """Until the list is at its end; gives the output of its last task. The first may be `waiting` already."""
         place, back = self.place.get(first, 0), False
         while place < len(self.steps):
             step = self.steps[place]
             if between is not None:
                 between(step.name, value, back)
-            left = await step.run(course, value, scope)
-            value = left.output
+            left = await step.run(course, value, scope, waiting)
+            value, waiting = left.output, None
             match left.then:
                 case "continue":
                     place, back = place + 1, False

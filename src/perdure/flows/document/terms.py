@@ -88,7 +88,7 @@ def length(value: Any) -> int:
     if isinstance(value, Mapping):
         if not value or value.keys() - _UNITS.keys() or any(not _counts(one) for one in value.values()):
             raise InvalidValue(f"a duration is an object of whole numbers of {', '.join(_UNITS)}")
-        total = sum(_UNITS[unit] * count * 1_000 for unit, count in value.items())
+        total: int = sum(_UNITS[unit] * count * 1_000 for unit, count in value.items())
         if total > LONGEST:
             raise InvalidValue("this is not a duration: it is longer than 10,000 years")
         return total

@@ -77,7 +77,7 @@ def _hinders(replay: Replay, new: Described) -> list[Problem]:
     if replay.paused is not None:
         return [Problem("position", "it is paused", "resume it first")]
     if replay.position is None or replay.actions or replay.children:
-        return [Problem("position", "it is not at rest", f"try again once it waits; it is at {_places(replay)}")]
+        return [Problem("position", "it is not at rest", f"try again {new.at_rest}; it is at {_places(replay)}")]
     return []
 
 
