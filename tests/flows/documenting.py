@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from perdure.core import events as ev
 from perdure.errors import ExecutionFailed
 from perdure.flows.document import Document
@@ -38,12 +40,10 @@ async def result(world: World, tasks: dict[str, Any], given: Any = None, /, **mo
 
 async def failure(world: World, tasks: dict[str, Any], given: Any = None, /, **more: Any) -> dict[str, Any]:
     """The problem with which an execution of these tasks fails."""
-    try:
-        found = await result(world, tasks, given, **more)
-    except ExecutionFailed as error:
-        assert isinstance(error.details, dict)
-        return error.details
-    raise AssertionError(f"it gave {found}")
+    with pytest.raises(ExecutionFailed) as caught:
+        await result(world, tasks, given, **more)
+    details: dict[str, Any] = caught.value.details
+    return details
 
 
 def kind(problem: dict[str, Any]) -> str:

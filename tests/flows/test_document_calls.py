@@ -1,4 +1,4 @@
-"""call and run: actions, functions of a document, other workflows; what they are given, and what their errors become."""
+"""call and run: actions, functions of a document, other workflows; what they get, and what their errors become."""
 
 from __future__ import annotations
 

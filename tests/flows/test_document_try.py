@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def trying(fails: int, **retry: Any) -> dict[str, Any]:
 
 
 def pauses() -> list[float]:
-    return [round(b - a, 3) for a, b in zip(calls, calls[1:], strict=False)]
+    return [round(b - a, 3) for a, b in itertools.pairwise(calls)]
 
 
 # What is caught.
