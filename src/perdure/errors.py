@@ -4,7 +4,7 @@
     ├── UsageError                the caller asked for something that cannot be
     │   ├── Forbidden             a call that cannot be replayed, inside a workflow
     │   ├── InvalidValue          a value that does not fit its declared type, or cannot be stored
-    │   │   ├── DefinitionInvalid a machine or a graph with mistakes, all of them in `problems`
+    │   │   ├── DefinitionInvalid what is data, with mistakes, all of them in `problems`
     │   │   ├── FormInvalid       what a person filled in does not fit the form, all of it in `problems`
     │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
     │   ├── DefinitionNotFound    no definition of that name and version was published
@@ -90,7 +90,7 @@ class InvalidValue(UsageError):
 
 
 class DefinitionInvalid(InvalidValue):
-    """A machine or a graph with mistakes; `problems` has all of them, each with its place and how to mend it."""
+    """A machine, a graph or a document with mistakes; `problems` has all, each with its place and how to mend it."""
 
     def __init__(self, what: str, problems: Sequence[Any]) -> None:
         lines = [f"{what} has {len(problems)} mistake{'s' if len(problems) > 1 else ''}:", *map(str, problems)]

@@ -1,4 +1,4 @@
-"""The machines and graphs of the corpus, for `perdure worker`: every call of an action is in the ledger.
+"""What is data in the corpus, for `perdure worker`: every call of an action is in the ledger.
 
 With DIES_AT in its environment the worker dies in the middle of that call.
 """

@@ -1,4 +1,4 @@
-"""All machines and graphs of the corpus on a fleet: PostgreSQL, Redis, two worker processes, everything at once.
+"""All definitions of the corpus that are data, on a fleet: PostgreSQL, Redis, two worker processes, everything at once.
 
 Each of them runs several times: as it is, with actions that fail, and cancelled under way. What the fleet wrote is run
 once more in memory with what came in, and must come out the same; where nothing races it must also look as it does in

@@ -92,7 +92,7 @@ def test_a_dry_run_as_a_picture(dry: Shop) -> None:
     words = ("simulate", "expense.yaml", "--script", "script.yaml", "--code", "shop.py", "--diagram")
     assert "class b_approved current" in dry.out(*words, "mermaid")
     assert ET.fromstring(dry.out(*words, "svg")).tag.endswith("svg")
-    assert "only machines and graphs" in dry.error("simulate", "fulfil", "--code", "shop.py", "--diagram", "svg")
+    assert "machines, graphs and documents" in dry.error("simulate", "fulfil", "--code", "shop.py", "--diagram", "svg")
 
 
 def test_where_an_execution_is_is_marked_in_its_picture(dry: Shop) -> None:

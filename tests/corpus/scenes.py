@@ -84,6 +84,8 @@ SCENES = {
     "graph_with_children": Scene(steady=False),  # the first child wins
     "graph_that_stops": Scene(),
     "graph_that_asks": Scene(answers=True),
+    "document_of_forks": _whole("document_of_forks", hasty=True),
+    "document_of_tries": Scene(hasty=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""The machines and graphs of the corpus at work: with a store and workers, crashed wherever that is possible."""
+"""What is data in the corpus at work: with a store and workers, crashed wherever that is possible."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ is told in one line with the place in the user's code; the cause is kept for --d
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -66,7 +67,18 @@ def is_code(spec: str) -> bool:
     if first in sys.stdlib_module_names:  # of which nobody means the code
         return Path(f"{first}.py").is_file()
     _on_path(Path.cwd())
-    return importlib.util.find_spec(first) is not None
+    return _is_module(path)
+
+
+def _is_module(path: str) -> bool:
+    """Whether there is a module of this name, without importing any: names of documents have dots as well."""
+    first, *rest = path.split(".")
+    spec = importlib.util.find_spec(first)
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = importlib.machinery.PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec is not None
 
 
 def load(spec: str) -> Loaded:

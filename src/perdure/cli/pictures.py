@@ -76,7 +76,7 @@ async def simulate(
     call.application(code)
     workflow = _workflow(which)
     if diagram is not None and not isinstance(workflow, Described):
-        raise UsageError(f"{which} is code: only machines and graphs can be drawn")
+        raise UsageError(f"{which} is code: only what is data can be drawn: machines, graphs and documents")
     done = rehearse(workflow, *_args(workflow, given.input), results=given.results, events=_cues(given.events))
     if diagram is not None and isinstance(workflow, Described):
         call.show.text(draw(workflow.diagram(workflow.marks(done.state)), diagram))
@@ -99,7 +99,7 @@ def _workflow(which: str) -> Workflow[..., Any]:
 
 
 def _args(workflow: Workflow[..., Any], input: Any) -> list[Any]:
-    """A machine and a graph take one value; code takes a list of arguments."""
+    """What is data takes one value; code takes a list of arguments."""
     if isinstance(workflow, Described):
         workflow.check_input(input)
         return [input]

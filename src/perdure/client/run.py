@@ -168,7 +168,7 @@ class RemoteRun(Generic[R_co]):
         return await self._door.get(path, dict[str, Any], form="structured")
 
     async def diagram(self) -> str:
-        """Its definition as a picture (SVG), with where it is marked; only for machines and graphs."""
+        """Its definition as a picture (SVG), with where it is marked; not of code."""
         return await self._door.text(f"{self._path}/diagram")
 
     # Doing.

@@ -441,7 +441,7 @@ def _bury(undead: Any) -> None:
         pythonapi.Py_IncRef(py_object(undead))
 
 
-#: Where a task is that runs no code of the user's: in a machine or a graph.
+#: Where a task is that runs no code of the user's: in one that is data.
 NOWHERE = "an unknown place"
 
 

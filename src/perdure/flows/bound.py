@@ -1,6 +1,6 @@
 """Actions as definitions name them, and what a worker must know of those whose code it does not have.
 
-A machine or a graph that is data names its actions. When it is made, or published, each name is bound: to a version, a
+A workflow that is data names its actions. When it is made, or published, each name is bound: to a version, a
 queue, the order of the parameters, an undo. A worker that has the code runs it; any other lets the action run apart,
 where it is known, and can still undo it.
 """

@@ -31,7 +31,8 @@ from perdure.flows.workflow import Workflow, check_name, finish
 
 #: Nodes or tasks that may settle in one turn. Moving on takes no steps of the loop, whose limit is never met.
 MOST_AT_ONCE = 100_000
-_MARKS: Mapping[str, Mark] = {"open": "current", "completed": "done", "failed": "failed"}
+#: How a picture marks a node, or a task, by its status.
+MARKS: Mapping[str, Mark] = {"open": "current", "completed": "done", "failed": "failed"}
 
 
 async def _input(input: Any = None) -> Any:
@@ -116,7 +117,7 @@ class Described(Workflow[..., Any]):
         if state.current:
             marks[state.current] = "failed" if state.status == "failed" else "current"
         for node in state.nodes.values():
-            marks[node.node.rpartition("/")[2]] = _MARKS.get(node.status, "")
+            marks[node.node.rpartition("/")[2]] = MARKS.get(node.status, "")
         return marks
 
     def fits(self, position: Raw) -> list[Problem]:

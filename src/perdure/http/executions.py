@@ -151,7 +151,7 @@ async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
 
 @routes("GET", "/v1/executions/{id}/diagram", "read", answers={200: bytes})
 async def diagram(call: Call[Nothing, Nothing]) -> Answer:
-    """Draw a machine or a graph, as SVG, with where it is marked."""
+    """Draw a machine, a graph or a document, as SVG, with where it is marked."""
     return Answer(svg(await run_of(call).diagram()).encode(), media="image/svg+xml")
 
 

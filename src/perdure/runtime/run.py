@@ -214,7 +214,7 @@ class Run(Generic[R_co]):
         return whereabouts.as_cloudevent(self.key, await whereabouts.sent(self._app.store, self.key, id))
 
     async def diagram(self) -> Diagram:
-        """Its definition as a picture, with where it is marked; only for machines and graphs."""
+        """Its definition as a picture, with where it is marked; not of code."""
         state = await self.state()
         definition = await self._app.described(self.key, state)
         return definition.diagram(definition.marks(state))

@@ -9,25 +9,31 @@ calls(body)               where it calls them, and with what
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+import re
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.core.replay import Replay
+from perdure.core.view import State
 from perdure.errors import DefinitionInvalid
-from perdure.flows.bound import Bound, Problem, bind_name
-from perdure.flows.described import Described
+from perdure.flows.bound import Bound, Problem, bind_name, check_arguments
+from perdure.flows.described import MARKS, Described
 from perdure.flows.diagram import Diagram, Mark
 from perdure.flows.document.course import Position
 from perdure.flows.document.events import ListenStep
 from perdure.flows.document.picture import picture
 from perdure.flows.document.plan import Plan, called
-from perdure.flows.given import Calling
+from perdure.flows.document.terms import unknown
+from perdure.flows.given import Calling, action_of, misfits
 from perdure.flows.registry import registry
 
 __all__ = ["Document", "actions", "build", "called", "calls", "check"]
+
+#: A round of a loop, in the path of a task.
+_ROUND = re.compile(r"\[[0-9]+\](?=/)")
 
 
 class Document(Described):
@@ -72,8 +78,12 @@ class Document(Described):
         return self.plan.go_on(running, msgspec.json.decode(position, type=Position))
 
     def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
-        """As a picture; `current` maps names of tasks to their marks."""
+        """As a picture; `current` maps tasks, by their names or their pointers, to their marks."""
         return picture(self.plan, current or {})
+
+    def marks(self, state: State) -> dict[str, Mark]:
+        """By pointers: lists may have tasks of the same name. Of a loop the newest round counts."""
+        return {_ROUND.sub("", path): MARKS.get(node.status, "") for path, node in state.nodes.items()}
 
     def fits(self, position: Raw) -> list[Problem]:
         at = msgspec.json.decode(position, type=Position)
@@ -101,8 +111,18 @@ def build(
 
 
 def check(body: Mapping[str, Any]) -> list[Problem]:
-    """All that is wrong with a document."""
-    return Plan(body, {}).problems
+    """All that is wrong with a document, and with what it gives to the actions that this process has."""
+    plan = Plan(body, {})
+    return [*plan.problems, *(problem for call in plan.calls for problem in _misfits(call))]
+
+
+def _misfits(call: Calling) -> Iterator[Problem]:
+    action = action_of(call.action)
+    if action is None or not isinstance(call.given, dict | list):
+        return
+    known = unknown(call.given)
+    for one in check_arguments(action, known, call.where) or misfits(action, known, call.where):
+        yield structs.replace(one, where=call.where + one.where.removeprefix(call.where).replace(".", "/"))
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:

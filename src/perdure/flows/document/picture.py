@@ -29,7 +29,7 @@ _SHAPES: dict[str, Shape] = {
 
 
 def picture(plan: Plan, current: Mapping[str, Mark]) -> Diagram:
-    """`current` maps names of tasks to marks."""
+    """`current` maps pointers or names of tasks to marks."""
     boxes = [Box("start", shape="start")]
     arrows: list[Arrow] = []
     ends = _draw(plan.tasks, None, boxes, arrows, current, ["start"])
@@ -50,7 +50,8 @@ def _draw(
     ends: list[str] = []
     for place, step in enumerate(tasks.steps):
         kind = step.keys[0]
-        boxes.append(Box(step.at, step.name, _SHAPES[kind], inside, current.get(step.name, ""), _note(step, kind)))
+        mark = current.get(step.at, current.get(step.name, ""))
+        boxes.append(Box(step.at, step.name, _SHAPES[kind], inside, mark, _note(step, kind)))
         if place == 0:
             arrows += [Arrow(one, step.at) for one in before]
         for inner in _lists(step):

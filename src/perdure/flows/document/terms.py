@@ -117,6 +117,15 @@ def is_whole(value: Any) -> bool:
         return True  # what is wrong with it is found where it is compiled
 
 
+def unknown(value: Any) -> Any:
+    """The value with every text that has an expression in it made one: what comes of it is not known before."""
+    if isinstance(value, list):
+        return [unknown(one) for one in value]
+    if isinstance(value, dict):
+        return {name: unknown(one) for name, one in value.items()}
+    return "${ . }" if isinstance(value, str) and "${" in value else value
+
+
 def pieces(text: str) -> Iterator[tuple[bool, str]]:
     """The parts of a text: whether each is an expression, and the part.
 

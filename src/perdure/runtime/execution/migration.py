@@ -18,6 +18,7 @@ from msgspec import Raw
 from perdure.core import events as ev, letters as mail
 from perdure.core.commands import Limits
 from perdure.core.durations import Duration, micros
+from perdure.core.loop import NOWHERE
 from perdure.core.records import ENDED, PUBLISHED, Head, Mail, Row, tenant_of
 from perdure.core.replay import Replay
 from perdure.errors import ExecutionEnded, MigrationRefused, PerdureError, Undecodable, UsageError
@@ -77,7 +78,9 @@ def _hinders(replay: Replay, new: Described) -> list[Problem]:
     if replay.paused is not None:
         return [Problem("position", "it is paused", "resume it first")]
     if replay.position is None or replay.actions or replay.children:
-        return [Problem("position", "it is not at rest", f"try again {new.at_rest}; it is at {_places(replay)}")]
+        places = _places(replay)
+        here = "" if places == NOWHERE else f"; it is at {places}"
+        return [Problem("position", "it is not at rest", f"try again {new.at_rest}{here}")]
     return []
 
 
