@@ -187,6 +187,16 @@ async def test_events_are_correlated_by_a_value_that_is_expected(world: World) -
     assert [await run.result() for run in runs] == [[{"order": 1}], [{"order": 2}]]
 
 
+async def test_an_event_is_sent_only_to_executions_whose_input_is_expected(world: World) -> None:
+    correlate = {"order": {"from": ".data.order", "expect": "${ $workflow.input.order.id }"}}
+    made = document({"hear": listen({"one": wants("shipped", correlate=correlate)})})
+    runs = [await world.start(made, {"order": {"id": number}}) for number in (1, 2)]
+    routed = await world.app.route(event("shipped", {"order": 2}))
+    assert routed.woken == [runs[1].id]
+    assert await runs[1].result() == [{"order": 2}]
+    await runs[0].cancel("seen")
+
+
 async def test_without_an_expectation_the_first_event_tells_what_the_others_belong_to(world: World) -> None:
     def about(type: str) -> dict[str, Any]:
         return wants(type, correlate={"order": {"from": ".data.order"}})
@@ -284,3 +294,9 @@ async def test_a_crash_in_the_middle_of_a_wait_loses_nothing(crash: bool, world:
         if crash:
             await world.crash()
     assert await run.result() == ["b", "a", "c"]
+
+
+async def test_an_input_that_has_nothing_to_expect_is_no_hindrance_to_the_start(world: World) -> None:
+    correlate = {"order": {"from": ".data.order", "expect": "${ $workflow.input.order }"}}
+    made = document({"hear": {**listen({"one": wants("shipped", correlate=correlate)}), "if": "false"}})
+    assert await (await world.start(made, "text")).result() == "text"

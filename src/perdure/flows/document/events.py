@@ -6,13 +6,14 @@ nobody waits; events that only end a `listen` are not part of its output.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Raw
 
-from perdure.core import cloudevents
+from perdure.core import cloudevents, jq
 from perdure.core.cloudevents import SPEC, source_of
 from perdure.core.events import Received
 from perdure.errors import ExpressionError, InvalidValue
@@ -25,6 +26,7 @@ from perdure.flows.listening import Listen
 from perdure.flows.workflow import emit_event
 
 _EMITTED = ("id", "source", "type", "time", "subject", "datacontenttype", "data")
+_INPUT = re.compile(r"\s*\$\{\s*\$workflow\.input((?:\.[A-Za-z_][A-Za-z0-9_]*)+)\s*\}\s*")
 _MODES = ("one", "any", "all")
 
 
@@ -78,7 +80,8 @@ class Filter:
             one = reader.object(one, where, ("from", "expect"), ("from",))
             expect = reader.value(one["expect"], f"{where}/expect", names) if "expect" in one else None
             self.correlate[name] = reader.test(one.get("from"), f"{where}/from", names), expect
-        reader.listens.append(Listen(self.type or "?", str(self.values.get("source", ""))))
+        event, own = next((pair for one in correlate.values() if (pair := _common(one)) is not None), ("", ""))
+        reader.listens.append(Listen(self.type or "?", str(self.values.get("source", "")), event, own))
 
     def takes(self, event: Mapping[str, Any], given: Any, see: See, known: Mapping[str, Any]) -> bool:
         """Whether an event is meant; `known` are values that events before it had."""
@@ -207,6 +210,24 @@ class ListenStep(Step):
         if self.each is not None:
             value = await self.each.run(course, value, scope.round(f"{self.at}/foreach", number, names))
         return self.outlet.let(course, value, {**see, **names, "context": course.context})
+
+
+def _common(correlation: Any) -> tuple[str, str] | None:
+    """How an event and an execution are matched before it is sent: where the input tells what is expected.
+
+    Otherwise every execution of the document gets the event, and decides by itself whether it is meant.
+    """
+    if not isinstance(correlation, dict):
+        return None
+    source, expect = correlation.get("from"), correlation.get("expect")
+    found = _INPUT.fullmatch(expect) if isinstance(expect, str) else None
+    if found is None or not isinstance(source, str):
+        return None
+    try:
+        jq.compile(jq.expression(source), ())
+    except ExpressionError:  # it is wrong, which is told elsewhere, or sees what only the execution has
+        return None
+    return jq.expression(source), f"try .[0]{found[1]} catch null"
 
 
 def _strategy(reader: Reader, body: dict[str, Any], at: str, names: Sequence[str]) -> tuple[str, list[Filter]]:
