@@ -49,6 +49,7 @@ from perdure.errors import (
 )
 from perdure.flows.action import Action, action
 from perdure.flows.bound import Problem
+from perdure.flows.document import Document
 from perdure.flows.event import Received, event
 from perdure.flows.graph import Graph
 from perdure.flows.listening import Listen, On
@@ -102,6 +103,7 @@ __all__ = [
     "Definitions",
     "DirectoryRing",
     "Do",
+    "Document",
     "Escalate",
     "EventConflict",
     "EventNotFound",

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from perdure.flows import kinds, reading
-from perdure.flows.diagram import Diagram, svg
+from perdure.flows.diagram import Diagram, Mark, svg
 from perdure.flows.registry import registry
 from tests.docs.page import blocks
 
@@ -45,6 +45,13 @@ def order_graph() -> Diagram:
     return found
 
 
+def order_document() -> Diagram:
+    example("order_document")  # for its actions
+    body = reading.read((ROOT / "examples/order_document.yaml").read_bytes(), "order_document.yaml")
+    marks: dict[str, Mark] = {"think": "done", "both": "done", "lines": "done", "inspect": "current"}
+    return kinds.build(body, version=1).diagram(marks)
+
+
 def of_page(page: str, name: str) -> Diagram:
     """A definition in the code of a page, whose other blocks only use it."""
     namespace: dict[str, Any] = {"__name__": "page"}
@@ -59,8 +66,10 @@ PICTURES: dict[str, Callable[[], Diagram]] = {
     "approval": approval,
     "order-machine": order,
     "order-graph": order_graph,
+    "order-document": order_document,
     "invoice-machine": lambda: of_page("howto/code-machine-graph.md", "invoice_machine"),
     "invoice-graph": lambda: of_page("howto/code-machine-graph.md", "invoice_graph"),
+    "invoice-document": lambda: of_page("howto/code-machine-graph.md", "invoice_document"),
 }
 
 

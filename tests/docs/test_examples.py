@@ -27,6 +27,7 @@ SAYS = {
     "hello": ["Hello, Ada!"],
     "nightly_report": ["Mon 01 April 07:00 +0200", "daily-report@2030-04-01T05:00:00Z: 72 orders", "3 reports"],
     "order": ["→ tracking-parcel-1", "refund receipt-2", "put samovar back", "CardDeclined"],
+    "order_document": ["shop.order@1 is published", "samovar is missing", "refund receipt-o-2", "of o-2 is damaged"],
     "order_graph": ["Inspect the parcel of o-1", "tea packed", "refund receipt-o-2", "release shelf-o-2", "is damaged"],
     "order_machine": [
         "order@1 is published",
