@@ -505,6 +505,14 @@ RECORDED = (
     Case("graph_of_waits", 2),
     Case("graph_of_waits", 3, failing=True),
     Case("graph_of_waits", 2, cancel_at=4),
+    Case("document_of_tasks", 1),
+    Case("document_of_forks", 2, failing=True),
+    Case("document_of_loops", 3, failing=True),
+    Case("document_of_tries", 1),
+    Case("document_of_events", 4),
+    Case("document_of_children", 3, failing=True),
+    Case("document_that_undoes", 2, cancel_at=4),
+    Case("document_of_circles", 1),
 )
 
 

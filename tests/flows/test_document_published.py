@@ -162,6 +162,20 @@ def test_a_document_is_drawn_with_its_tasks_inside_one_another() -> None:
     assert "answer" not in mermaid(drawn)
 
 
+def test_branches_are_drawn_side_by_side_and_nothing_follows_an_error() -> None:
+    tasks = {
+        "both": {"fork": {"branches": listed(a={"set": {"n": 1}}, b={"set": {"n": 2}})}},
+        "no": {"raise": {"error": {"type": "about:no", "status": 400}}},
+        "never": {"set": {"n": 3}},
+    }
+    drawn = build(body("branches", tasks), version=1).diagram()
+    assert [(one.source, one.target) for one in drawn.arrows] == [
+        ("start", "/do/0/both"),
+        ("/do/0/both", "/do/1/no"),
+        ("/do/2/never", "end"),
+    ]
+
+
 async def test_the_picture_of_an_execution_marks_where_it_is(world: World) -> None:
     await world.app.definitions.publish(body("drawn", TASKS))
     run = await world.app.start("tests.drawn", {"n": 1})

@@ -43,7 +43,9 @@ async def test_a_crash_at_any_store_call_changes_nothing(name: str, world: World
     await crash_everywhere(name, "plain")
 
 
-@pytest.mark.parametrize("name", ["machine_of_undos", "machine_of_parts", "graph_of_splits", "graph_of_undos"])
+@pytest.mark.parametrize(
+    "name", ["machine_of_undos", "machine_of_parts", "graph_of_splits", "graph_of_undos", "document_that_undoes"]
+)
 async def test_a_crash_at_any_store_call_changes_nothing_when_actions_fail(
     name: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

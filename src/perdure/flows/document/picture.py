@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perdure.flows.diagram import Arrow, Box, Diagram, Mark, Shape
-from perdure.flows.document.tasks import Tasks
+from perdure.flows.document.plain import RaiseStep
+from perdure.flows.document.tasks import ForkStep, Tasks
 
 if TYPE_CHECKING:
     from perdure.flows.document.plan import Plan
@@ -40,7 +41,7 @@ def picture(plan: Plan, current: Mapping[str, Mark]) -> Diagram:
 
 def _draw(
     tasks: Tasks,
-    inside: str | None,
+    inside: Step | None,
     boxes: list[Box],
     arrows: list[Arrow],
     current: Mapping[str, Mark],
@@ -48,15 +49,16 @@ def _draw(
 ) -> list[str]:
     """Draw a list of tasks; gives those after which the list is left."""
     ends: list[str] = []
+    around = None if inside is None else inside.at
     for place, step in enumerate(tasks.steps):
         kind = step.keys[0]
         mark = current.get(step.at, current.get(step.name, ""))
-        boxes.append(Box(step.at, step.name, _SHAPES[kind], inside, mark, _note(step, kind)))
+        boxes.append(Box(step.at, step.name, _SHAPES[kind], around, mark, _note(step, kind)))
         if place == 0:
             arrows += [Arrow(one, step.at) for one in before]
         for inner in _lists(step):
-            _draw(inner, step.at, boxes, arrows, current, [])
-        for label, then in _ways(step):
+            _draw(inner, step, boxes, arrows, current, [])
+        for label, then in () if isinstance(inside, ForkStep) else _ways(step):
             if then == "continue" and place + 1 < len(tasks.steps):
                 arrows.append(Arrow(step.at, tasks.steps[place + 1].at, label))
             elif then in tasks.place and then not in ("continue", "exit", "end"):
@@ -67,6 +69,8 @@ def _draw(
 
 
 def _ways(step: Step) -> Iterator[tuple[str, str]]:
+    if isinstance(step, RaiseStep):
+        return
     cases: list[tuple[str, Any, str]] = getattr(step, "cases", [])
     for at, _, then in cases:
         yield at.split("/")[-2], then
