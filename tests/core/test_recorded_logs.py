@@ -23,7 +23,8 @@ def read(path: Path) -> tuple[Any, list[Row]]:
     _, rows = copies.restore(json.loads(path.read_text()))
     first = ev.read(rows[0])
     assert isinstance(first, ev.Started)
-    return CORPUS[first.workflow.removeprefix("corpus.")].workflow, rows
+    found = next(member for member in CORPUS.values() if member.workflow.name == first.workflow)
+    return found.workflow, rows
 
 
 @each_log

@@ -181,7 +181,17 @@ add(
             "output": {"as": "map(.data)"},
         },
         "out": {
-            "emit": {"event": {"with": {"type": "done", "time": "2030-01-01T00:00:00Z", "data": {"n": "${ length }"}}}},
+            "emit": {
+                "event": {
+                    "with": {
+                        "id": "done",
+                        "source": "/corpus",
+                        "type": "done",
+                        "time": "2030-01-01T00:00:00Z",
+                        "data": {"n": "${ length }"},
+                    }
+                }
+            },
             "output": {"as": ".type"},
         },
     },
