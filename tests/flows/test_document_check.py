@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from perdure import DefinitionInvalid
+from perdure import DefinitionInvalid, action
 from perdure.flows import kinds
 from perdure.flows.bound import Problem
 from perdure.flows.document import Document, actions, calls, check
@@ -18,6 +18,11 @@ ABOUT = {"dsl": "1.0.3", "namespace": "tests", "name": "checked", "version": "1.
 SET = {"set": {"a": 1}}
 TRY = listed(a=SET)
 COUNT = "/catch/retry/limit/attempt/count"
+
+
+@action(name="document-check.send")
+async def send(text: str) -> None:
+    """Never called."""
 
 
 def wrong(task: Any, **more: Any) -> list[tuple[str, str]]:
@@ -264,6 +269,48 @@ def test_calls_of_actions_are_found_wherever_they_are() -> None:
         "one",
         {"x": 1},
     )
+
+
+def nested(depth: int) -> dict[str, Any]:
+    task: dict[str, Any] = SET
+    for _ in range(depth - 1):
+        task = {"do": listed(t=task)}
+    return task
+
+
+def test_tasks_stand_inside_one_another_up_to_a_limit() -> None:
+    assert wrong(nested(40)) == []
+    assert only(nested(41))[1] == "there are more than 40 tasks inside one another"
+
+
+@pytest.mark.parametrize("depth", [60, 1000])
+def test_tasks_at_any_depth_are_judged_and_nothing_is_raised(depth: int) -> None:
+    assert len(wrong(nested(depth))) == 1 if depth < 100 else wrong(nested(depth))
+
+
+def test_functions_that_are_called_count_as_tasks_inside() -> None:
+    functions = {f"f{number}": {"do": listed(a={"call": f"f{number + 1}"})} for number in range(500)}
+    found = check(body("checked", {"t": {"call": "f0"}}, use={"functions": {**functions, "f500": SET}}))
+    assert found and all("deep" in one.message or "inside one another" in one.message for one in found)
+
+
+def test_a_function_does_not_say_where_to_go_on() -> None:
+    found = check(body("checked", {"t": {"call": "f"}}, use={"functions": {"f": {**SET, "then": "end"}}}))
+    assert [(one.where, one.fix) for one in found] == [
+        ("/use/functions/f/then", "give `then` to the task that calls it")
+    ]
+
+
+def test_a_secret_cannot_be_part_of_a_text() -> None:
+    task = {"call": "document-check.send", "with": {"text": "Bearer ${ $secrets.token }"}}
+    found = check(body("checked", {"t": task}, use={"secrets": ["token"]}))
+    assert [(one.where, one.fix) for one in found] == [
+        ("/do/0/t/with", "give it by itself, where the action takes a Secret")
+    ]
+
+
+def test_the_secrets_of_a_document_are_those_that_it_declares() -> None:
+    assert [one.name for one in kinds.secrets(body("checked", {"t": SET}, use={"secrets": ["a", "b"]}))] == ["a", "b"]
 
 
 # Anything.

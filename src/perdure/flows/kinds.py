@@ -107,7 +107,10 @@ def actions(body: Mapping[str, Any]) -> list[str]:
 
 def secrets(body: Mapping[str, Any]) -> list[Wanted]:
     """The secrets that it names, as far as it names them without an expression."""
-    return given.secrets(_kind(body).calls(body))
+    kind = _kind(body)
+    declared = getattr(kind, "secrets", None)  # where a kind has a place for them
+    found: list[Wanted] = given.secrets(kind.calls(body)) if declared is None else declared(body)
+    return found
 
 
 def bind(body: Mapping[str, Any]) -> tuple[dict[str, Bound], list[Problem]]:

@@ -26,11 +26,11 @@ from perdure.flows.document.course import Position
 from perdure.flows.document.events import ListenStep
 from perdure.flows.document.picture import picture
 from perdure.flows.document.plan import Plan, called
-from perdure.flows.document.terms import unknown
-from perdure.flows.given import Calling, action_of, misfits
+from perdure.flows.document.terms import is_whole, unknown
+from perdure.flows.given import Calling, Wanted, action_of, misfits
 from perdure.flows.registry import registry
 
-__all__ = ["Document", "actions", "build", "called", "calls", "check"]
+__all__ = ["Document", "actions", "build", "called", "calls", "check", "secrets"]
 
 #: A round of a loop, in the path of a task.
 _ROUND = re.compile(r"\[[0-9]+\](?=/)")
@@ -120,9 +120,28 @@ def _misfits(call: Calling) -> Iterator[Problem]:
     action = action_of(call.action)
     if action is None or not isinstance(call.given, dict | list):
         return
+    if mixed := [text for text in _texts(call.given) if "$secrets" in text and not is_whole(text)]:
+        fix = "give it by itself, where the action takes a Secret"
+        yield Problem(f"{call.where}/with", f"a secret cannot be part of a text: {mixed[0][:60]!r}", fix)
     known = unknown(call.given)
     for one in check_arguments(action, known, call.where) or misfits(action, known, call.where):
         yield structs.replace(one, where=call.where + one.where.removeprefix(call.where).replace(".", "/"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict() | list():
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from _texts(one)
+        case _:
+            pass
+
+
+def secrets(body: Mapping[str, Any]) -> list[Wanted]:
+    """The secrets that a document declares; it cannot name others."""
+    return [Wanted("/use/secrets", name) for name in Plan(body, {}).secrets]
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ action, as code has them, with its own retries, timeouts, queue and undo. `http`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from msgspec import Raw
@@ -60,6 +60,10 @@ class CallStep(Step):
             reader.calls.append(Calling(self.at, name, given))
             self.call = Call(reader.bounds.get(name, Bound(name)))
 
+    def inside(self) -> Iterator[Step]:
+        if self.function is not None:
+            yield self.function
+
     def _make_function(self, reader: Reader, name: str, body: Any) -> None:
         if name in reader.inside:
             reader.wrong(f"{self.at}/call", f"{name} calls itself: {' → '.join([*reader.inside, name])}")
@@ -83,6 +87,9 @@ class CallStep(Step):
 def read_function(reader: Reader, name: str, body: Any) -> Step | None:
     """A function of the document. It sees nothing of who calls it, so one is enough for all."""
     if name not in reader.functions:
+        if isinstance(body, dict) and body.get("then", "continue") != "continue":
+            at = f"/use/functions/{escaped(name)}/then"
+            reader.wrong(at, "a function goes back to whoever calls it", "give `then` to the task that calls it")
         reader.inside.append(name)
         reader.functions[name] = read_step(reader, name, body, f"/use/functions/{escaped(name)}", ())
         reader.inside.pop()

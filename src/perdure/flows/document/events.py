@@ -7,7 +7,7 @@ nobody waits; events that only end a `listen` are not part of its output.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -127,6 +127,9 @@ class ListenStep(Step):
         elif until is not None:
             self.ends = _strategy(reader, reader.object(until, f"{at}/to/until", _MODES), f"{at}/to/until", names)
         self._make_foreach(reader, own)
+
+    def inside(self) -> Iterator[Step]:
+        yield from () if self.each is None else self.each.steps
 
     def _make_foreach(self, reader: Reader, own: Sequence[str]) -> None:
         self.each: Tasks | None = None

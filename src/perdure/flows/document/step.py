@@ -23,6 +23,8 @@ from perdure.flows.document.reader import Reader
 from perdure.flows.document.terms import AFTER, BEFORE, INSIDE, See
 from perdure.flows.schema import Schema
 
+#: How deep tasks may stand inside one another, functions that are called included: each takes some of the stack.
+MOST_NESTED = 40
 #: What every task may have.
 COMMON = ("if", "input", "output", "export", "timeout", "then", "metadata")
 
@@ -77,9 +79,16 @@ class Step:
         self._limit = reader.limit(body.get("timeout"), f"{at}/timeout", (*INSIDE, *names))
         self.then = reader.text(body.get("then", "continue"), f"{at}/then")
         self.make(reader, (*INSIDE, *names), names)
+        self.height = 1 + max((step.height for step in self.inside()), default=0)
+        if self.height == MOST_NESTED + 1:  # it is told once, at the innermost that is too much
+            reader.wrong(at, f"there are more than {MOST_NESTED} tasks inside one another", "run some as a workflow")
 
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         """Read what the kind has; `own` of the names are variables of the document."""
+
+    def inside(self) -> Iterator[Step]:
+        """The tasks that it is made of, or calls."""
+        yield from ()
 
     def ways(self) -> Iterator[tuple[str, str]]:
         """Where it may go on, each with its place."""

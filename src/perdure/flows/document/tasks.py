@@ -7,16 +7,18 @@ run side by side; the first error ends the others, and where they compete, the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from perdure.errors import ExpressionError
 from perdure.flows.document.course import Course, Open, Scope
 from perdure.flows.document.faults import End
 from perdure.flows.document.reader import Reader, escaped, kind
-from perdure.flows.document.step import Left, Step
+from perdure.flows.document.step import MOST_NESTED, Left, Step
 from perdure.flows.document.terms import See
 
+#: Parts of a pointer: each task inside another takes three or four.
+_DEEPEST = 5 * MOST_NESTED
 _DIRECTIVES = ("continue", "exit", "end")
 #: Called before each task of the main list, with its name, its input and whether the list goes back to it.
 Between = Callable[[str, Any, bool], None]
@@ -29,6 +31,9 @@ class Tasks:
         self.at = at
         self.steps: list[Step] = []
         self.place: dict[str, int] = {}
+        if at.count("/") > _DEEPEST or len(reader.inside) > MOST_NESTED:
+            reader.wrong(at, "this is too deep", f"at most {MOST_NESTED} tasks stand inside one another")
+            return
         if not isinstance(body, list) or not body:
             reader.wrong(at, "a list of tasks is expected here", "each of them is an object with one key, its name")
             return
@@ -85,6 +90,9 @@ class DoStep(Step):
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         self.tasks = Tasks(reader, self.body["do"], f"{self.at}/do", own)
 
+    def inside(self) -> Iterator[Step]:
+        yield from self.tasks.steps
+
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         return Left(await self.tasks.run(course, given, scope))
 
@@ -102,6 +110,9 @@ class ForStep(Step):
         self.items = reader.value(body.get("in", []), f"{self.at}/for/in", names, bare=True)
         self.holds = reader.test(self.body.get("while"), f"{self.at}/while", (*names, *inner))
         self.tasks = Tasks(reader, self.body.get("do"), f"{self.at}/do", inner)
+
+    def inside(self) -> Iterator[Step]:
+        yield from self.tasks.steps
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         items = self.items.of(given, see)
@@ -127,6 +138,9 @@ class ForkStep(Step):
             for where, then in branch.ways():
                 if then and then not in _DIRECTIVES:
                     reader.wrong(where, "a branch has nothing beside it to go on to", "use continue, exit or end")
+
+    def inside(self) -> Iterator[Step]:
+        yield from self.branches.steps
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         tasks = [asyncio.create_task(self._branch(one, course, given, scope)) for one in self.branches.steps]

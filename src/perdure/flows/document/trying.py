@@ -7,7 +7,7 @@ the tasks are tried again; then `catch.do` runs, or without one the task complet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from perdure.flows.document.course import Course, Scope
@@ -42,6 +42,10 @@ class TryStep(Step):
         policy = reader.named(body["retry"], f"{at}/retry", "retries") if "retry" in body else None
         self.retry = None if policy is None else Policy(reader, policy, f"{at}/retry", names, inner)
         self.instead = Tasks(reader, body["do"], f"{at}/do", (*own, self.called)) if "do" in body else None
+
+    def inside(self) -> Iterator[Step]:
+        yield from self.tasks.steps
+        yield from () if self.instead is None else self.instead.steps
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         began, tries = course.now, 1
