@@ -19,6 +19,7 @@ from msgspec import Raw, structs
 from perdure.core.replay import Replay
 from perdure.core.view import State
 from perdure.errors import DefinitionInvalid
+from perdure.flows import given
 from perdure.flows.bound import Bound, Problem, bind_name, check_arguments
 from perdure.flows.described import MARKS, Described
 from perdure.flows.diagram import Diagram, Mark
@@ -140,8 +141,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def secrets(body: Mapping[str, Any]) -> list[Wanted]:
-    """The secrets that a document declares; it cannot name others."""
-    return [Wanted("/use/secrets", name) for name in Plan(body, {}).secrets]
+    """The secrets that its calls name, and those that it declares besides: expressions may name them."""
+    plan = Plan(body, {})
+    named = given.secrets(plan.calls)
+    known = {one.name for one in named}
+    return named + [Wanted("/use/secrets", name) for name in plan.secrets if name not in known]
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:

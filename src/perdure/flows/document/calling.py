@@ -35,6 +35,8 @@ class CallStep(Step):
     def make(self, reader: Reader, names: Sequence[str], own: Sequence[str]) -> None:
         name = reader.text(self.body["call"], f"{self.at}/call")
         self.remote: Remote | None = None
+        self.function: Step | None = None
+        self.call: Call | None = None
         given = self.body.get("with", {})
         if name in _REMOTE:
             self.remote = remote = _REMOTE[name](reader, given, f"{self.at}/with", names)
@@ -47,8 +49,6 @@ class CallStep(Step):
         if not isinstance(given, dict | list):
             reader.wrong(f"{self.at}/with", "arguments are an object, or a list in their order")
         self.given = reader.value(given, f"{self.at}/with", names)
-        self.function: Step | None = None
-        self.call: Call | None = None
         functions = reader.used("functions")
         if name in functions:
             self._make_function(reader, name, functions[name])

@@ -87,8 +87,6 @@ class Plan:
 
     def _read_use(self, reader: Reader) -> None:
         use = reader.object(self.body.get("use", {}), "/use", _USE)
-        if use.get("authentications"):
-            reader.wrong("/use/authentications", "nothing here authenticates", "let an action do it")
         for key in ("errors", "functions", "retries", "timeouts"):
             reader.object(use.get(key, {}), f"/use/{key}", list(reader.used(key)))
         names = use.get("secrets", [])

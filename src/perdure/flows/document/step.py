@@ -79,7 +79,7 @@ class Step:
         self._limit = reader.limit(body.get("timeout"), f"{at}/timeout", (*INSIDE, *names))
         self.then = reader.text(body.get("then", "continue"), f"{at}/then")
         self.make(reader, (*INSIDE, *names), names)
-        self.height = 1 + max((step.height for step in self.inside()), default=0)
+        self.height: int = 1 + max((step.height for step in self.inside()), default=0)
         if self.height == MOST_NESTED + 1:  # it is told once, at the innermost that is too much
             reader.wrong(at, f"there are more than {MOST_NESTED} tasks inside one another", "run some as a workflow")
 
