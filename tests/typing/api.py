@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from perdure import Do, Machine, Perdure, Run, State, To, action, event, workflow
+from perdure import Do, Document, Graph, Machine, Perdure, Run, State, To, action, event, workflow
 
 
 @dataclass
@@ -109,3 +109,8 @@ async def starts_machines(app: Perdure) -> None:
     await app.start(typed, 5)  # type: ignore[arg-type]
     run = app.get("typed-1")
     await run.send("pay", by="ann", roles=["clerk"], validate="now")
+
+
+async def typed_data(app: Perdure, graph: Graph, document: Document) -> None:
+    assert_type(await app.start(graph, {"n": 1}), Run[Any])
+    assert_type(await app.start(document, {"n": 1}), Run[Any])
