@@ -57,7 +57,7 @@ class ActionState(Struct):
 
 
 class NodeState(Struct):
-    """What the log knows of one node of a graph; in a loop, of one round of it."""
+    """What the log knows of one node of a graph, or one task of a document; in a loop, of one round of it."""
 
     node: str
     status: str = "open"  # open, completed, failed, skipped, cancelled
