@@ -41,16 +41,19 @@ KINDS: dict[str, Kind | str] = {
     "machine": "perdure.flows.machine",
     "graph": "perdure.flows.graph",
     "document": "perdure.flows.document",
-    "specVersion": "perdure.flows.states",
+    "states": "perdure.flows.states",
 }
+#: The key that tells a kind, where it is not its name; and what stands there.
+_TELLS, _SAYS = {"states": "specVersion"}, {"states": "0.8", "document": "…"}
 
 
 def kind_of(body: Any) -> str:
     """Which kind a body is of, or DefinitionInvalid."""
-    keys = [key for key in KINDS if key in body] if isinstance(body, Mapping) else []
-    if len(keys) == 1:
-        return keys[0]
-    known = " or ".join(f"`{key}: {'0.8' if key == 'specVersion' else 'NAME'}`" for key in KINDS)
+    kinds = [kind for kind in KINDS if _TELLS.get(kind, kind) in body] if isinstance(body, Mapping) else []
+    if len(kinds) == 1:
+        return kinds[0]
+    keys = [_TELLS.get(kind, kind) for kind in kinds]
+    known = " or ".join(f"`{_TELLS.get(kind, kind)}: {_SAYS.get(kind, 'NAME')}`" for kind in KINDS)
     if not isinstance(body, Mapping):
         problem = Problem("definition", f"it is a {type(body).__name__}", f"a definition is an object with {known}")
     elif keys:
@@ -80,7 +83,7 @@ def _states_name(body: Mapping[str, Any]) -> Any:
 
 
 #: How a kind is named that does not have its name under its key.
-_NAMES: dict[str, Callable[[Mapping[str, Any]], Any]] = {"document": _document_name, "specVersion": _states_name}
+_NAMES: dict[str, Callable[[Mapping[str, Any]], Any]] = {"document": _document_name, "states": _states_name}
 
 
 def label_of(body: Any) -> str:

@@ -15,7 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import jq
+from perdure.core.cloudevents import SPEC, source_of
 from perdure.core.codec import canonical, digest, encode
+from perdure.core.events import Received
 from perdure.errors import ExpressionError, InvalidValue, UsageError
 from perdure.flows import fields
 from perdure.flows.bound import Problem
@@ -102,6 +104,12 @@ def _value(text: str, event: Mapping[str, Any]) -> Any:
 def _topic(definition: str, listen: Listen, value: Any) -> str:
     declared = msgspec.json.encode([listen.type, listen.source, listen.event, listen.when, listen.called])
     return digest(definition, declared, canonical(encode(value)))[:40]
+
+
+def envelope(key: str, event: Received) -> dict[str, Any]:
+    """An event of an execution as a CloudEvent: as it came, or as one that was sent by its name."""
+    made = {"specversion": SPEC, "id": event.id, "source": source_of(key), "type": event.name}
+    return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}
 
 
 # Declarations.

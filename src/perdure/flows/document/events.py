@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core import cloudevents, jq
-from perdure.core.cloudevents import SPEC, source_of
+from perdure.core.cloudevents import SPEC
 from perdure.core.events import Received
 from perdure.errors import ExpressionError, InvalidValue
 from perdure.flows.document.course import Course, Scope
@@ -22,7 +22,7 @@ from perdure.flows.document.reader import Reader, escaped
 from perdure.flows.document.step import Left, Outlet, Step
 from perdure.flows.document.tasks import Tasks
 from perdure.flows.document.terms import Expression, See, Value
-from perdure.flows.listening import Listen
+from perdure.flows.listening import Listen, envelope
 from perdure.flows.workflow import emit_event
 
 _EMITTED = ("id", "source", "type", "time", "subject", "datacontenttype", "data")
@@ -195,7 +195,7 @@ class ListenStep(Step):
         self, course: Course, filters: list[Filter], given: Any, see: See, known: Mapping[str, Any]
     ) -> tuple[Filter, dict[str, Any]]:
         def meant(event: Received) -> Filter | None:
-            seen = _envelope(course, event)
+            seen = envelope(course.running.key, event)
             fits = (one for one in filters if one.type == event.name and one.takes(seen, given, see, known))
             return next(fits, None)
 
@@ -203,7 +203,7 @@ class ListenStep(Step):
         event, _ = await course.running.receive(wanted, {}, lambda event: meant(event) is not None)
         found = meant(event)
         assert found is not None
-        return found, _envelope(course, event)
+        return found, envelope(course.running.key, event)
 
     async def _given_on(self, course: Course, event: dict[str, Any], number: int, see: See, scope: Scope) -> Any:
         value = event.get("data") if self.read == "data" else event
@@ -249,9 +249,3 @@ def _strategy(reader: Reader, body: dict[str, Any], at: str, names: Sequence[str
 
 def _plain(payload: Raw) -> Any:
     return msgspec.json.decode(payload)
-
-
-def _envelope(course: Course, event: Received) -> dict[str, Any]:
-    """An event as a CloudEvent: as it came, or as one that was sent by its name."""
-    made = {"specversion": SPEC, "id": event.id, "source": source_of(course.running.key), "type": event.name}
-    return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}

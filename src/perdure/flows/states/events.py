@@ -15,11 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.core.cloudevents import SPEC, source_of
-from perdure.core.events import Received
-from perdure.core.replay import Replay
+from perdure.core.cloudevents import source_of
 from perdure.flows.document.terms import Value
-from perdure.flows.listening import Listen
+from perdure.flows.listening import Listen, envelope
 from perdure.flows.states.course import Course
 from perdure.flows.states.data import Data, Target
 from perdure.flows.states.reader import StatesReader
@@ -77,7 +75,7 @@ def read_consumed(reader: StatesReader, name: Any, at: str) -> Consumed | None:
     if "type" not in body:
         reader.wrong(where, "type is missing")
     type, source = str(body.get("type") or "?"), str(body.get("source", ""))
-    data_only = reader.yes(body.get("dataOnly", True), f"{where}/dataOnly")
+    data_only = reader.flag(body.get("dataOnly", True), f"{where}/dataOnly")
     made = Consumed(str(name), type, source, fixed, tuple(common), data_only)
     reader.listens.append(Listen(type, source, when=made.when))
     return made
@@ -100,25 +98,14 @@ async def next_of(course: Course, wanted: Sequence[Consumed]) -> tuple[Consumed,
     event, course.event = course.event, None
     if event is None or meant(event["type"], event) is None:
         types = dict.fromkeys((one.type for one in wanted), msgspec.json.decode)
-        waiter = running.listen(types, {}, lambda came: meant(came.name, _envelope(running, came)) is not None)
-        try:
-            came, _ = await waiter.future
-        except asyncio.CancelledError:
-            running.unlisten(waiter)
-            raise
-        name, event = came.name, _envelope(running, came)
+        came, _ = await running.receive(types, {}, lambda one: meant(one.name, envelope(running.key, one)) is not None)
+        name, event = came.name, envelope(running.key, came)
     else:
         name = event["type"]
     found = meant(name, event)
     assert found is not None
     course.known |= {key: event[key] for key in found.common}
     return found, found.told(event)
-
-
-def _envelope(running: Replay, event: Received) -> dict[str, Any]:
-    """An event as a CloudEvent: as it came, or as one that was sent by its name."""
-    made = {"specversion": SPEC, "id": event.id, "source": source_of(running.key), "type": event.name}
-    return {**(event.attributes or made), "data": msgspec.json.decode(event.payload)}
 
 
 async def in_time(seconds: float | None, course: Course, wanted: Sequence[Consumed]) -> tuple[Consumed, Any] | None:
@@ -138,7 +125,7 @@ class EventFilter:
 
     def __init__(self, reader: StatesReader, body: Any, at: str) -> None:
         found = reader.object({} if body is None else body, at, ("useData", "data", "toStateData"))
-        self.used = reader.yes(found.get("useData", True), f"{at}/useData")
+        self.used = reader.flag(found.get("useData", True), f"{at}/useData")
         self._data = reader.test(found.get("data"), f"{at}/data")
         self._target = read_target(reader, found.get("toStateData"), f"{at}/toStateData")
 

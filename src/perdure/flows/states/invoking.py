@@ -16,7 +16,7 @@ from msgspec import Struct
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.flows.document.course import Scope
-from perdure.flows.document.faults import Fault, fault_of
+from perdure.flows.document.faults import Fault, fault_of, within
 from perdure.flows.document.reader import escaped
 from perdure.flows.document.terms import Length
 from perdure.flows.states.course import Course, cancelled, spawn
@@ -24,7 +24,7 @@ from perdure.flows.states.data import Data, Target
 from perdure.flows.states.errors import Retries
 from perdure.flows.states.events import read_target
 from perdure.flows.states.invoked import read_invoked
-from perdure.flows.states.limits import Limits, limited, seconds
+from perdure.flows.states.limits import Limits, seconds
 from perdure.flows.states.reader import StatesReader
 
 _KEYS = (
@@ -59,7 +59,7 @@ class Invocation:
         keys = ("fromStateData", "useResults", "results", "toStateData")
         shaped = reader.object(found.get("actionDataFilter", {}), where, keys)
         self._from = reader.test(shaped.get("fromStateData"), f"{where}/fromStateData")
-        self._used = reader.yes(shaped.get("useResults", True), f"{where}/useResults")
+        self._used = reader.flag(shaped.get("useResults", True), f"{where}/useResults")
         self._results = reader.test(shaped.get("results"), f"{where}/results")
         self._target: Target | None = read_target(reader, shaped.get("toStateData"), f"{where}/toStateData")
 
@@ -103,7 +103,7 @@ class Invocation:
         while True:
             try:
                 limit = seconds(self._limit, given, course.names)
-                return await limited(limit, "the action", self.at, self._what.invoke(course, given)), tries
+                return await within(limit, "the action", self.at, self._what.invoke(course, given)), tries
             except Exception as error:
                 found = fault_of(error, self.at)
                 pause = self._retries.pause(found, tries) if again else None

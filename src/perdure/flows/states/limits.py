@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, structs
 
-from perdure.flows.document.faults import fault
 from perdure.flows.document.terms import Length, See
 from perdure.flows.states.reader import StatesReader
 
-T = TypeVar("T")
 _FIELDS = {
     "stateExecTimeout": "state",
     "actionExecTimeout": "action",
@@ -47,18 +44,6 @@ def _total(reader: StatesReader, value: Any, at: str) -> Length | None:
         fix = "`total` limits the state, actionExecTimeout each try of an action"
         reader.wrong(f"{at}/single", "a state is not tried again as a whole, only its actions are", fix)
     return reader.duration(body.get("total"), f"{at}/total")
-
-
-async def limited(after: float | None, what: str, at: str, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; a fault if it takes longer than this many seconds."""
-    limit = asyncio.timeout(after)
-    try:
-        async with limit:
-            return await work
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise fault("timeout", f"{what} took longer than {after:g} s", at) from None
 
 
 def seconds(limit: Length | None, data: Any, see: See) -> float | None:

@@ -14,13 +14,13 @@ from perdure.core import jq
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.errors import InvalidValue
-from perdure.flows.document.faults import fault_of
+from perdure.flows.document.faults import fault_of, within
 from perdure.flows.document.reader import escaped
 from perdure.flows.states.course import Course, cancelled, spawn
 from perdure.flows.states.data import Data, merged
 from perdure.flows.states.events import read_target
 from perdure.flows.states.invoking import Gave, Invocations, results, together
-from perdure.flows.states.limits import Limits, limited, seconds
+from perdure.flows.states.limits import Limits, seconds
 from perdure.flows.states.plain import MODES
 from perdure.flows.states.reader import StatesReader
 from perdure.flows.states.state import State
@@ -43,7 +43,7 @@ class Branch:
         course.note(NodeStarted(self.path, course.encoded(data.value, self.path)))
         try:
             limit = seconds(self._limits.branch, data.value, course.names)
-            await limited(limit, f"branch {self.name}", self.at, self.actions.run(course, data, state.scope))
+            await within(limit, f"branch {self.name}", self.at, self.actions.run(course, data, state.scope))
             course.settle(NodeSettled(self.path, output=course.encoded(data.value, self.path)))
         except asyncio.CancelledError:
             if not course.running.loop.closed:

@@ -78,7 +78,7 @@ class Plan:
         self.description = str(body.get("description") or body.get("name") or "")
         self.see = reader.see
         self._read_about(reader)
-        self.stays = reader.yes(body.get("keepActive", False), "/keepActive")
+        self.stays = reader.flag(body.get("keepActive", False), "/keepActive")
         self._wants, self._strict = _read_schema(reader, body.get("dataInputSchema"))
         self._read_limits(reader)
         check_functions(reader)
@@ -113,7 +113,7 @@ class Plan:
             whole = {"duration": whole}
         found = reader.object(whole or {}, at, ("duration", "interrupt", "runBefore"), ("duration",) if whole else ())
         self._limit: Length | None = reader.duration(found.get("duration"), f"{at}/duration")
-        self._interrupts = reader.yes(found.get("interrupt", True), f"{at}/interrupt")
+        self._interrupts = reader.flag(found.get("interrupt", True), f"{at}/interrupt")
         self.before_end = found.get("runBefore")
 
     def _read_states(self, reader: StatesReader) -> None:
@@ -275,5 +275,5 @@ def _read_schema(reader: StatesReader, value: Any) -> tuple[Schema | None, bool]
     if isinstance(found.get("schema"), str):
         reader.wrong(f"{at}/schema", "a schema that lies elsewhere is not fetched", "put it here, under `schema`")
         return None, True
-    strict = reader.yes(found.get(keys[1], True), f"{at}/{keys[1]}")
+    strict = reader.flag(found.get(keys[1], True), f"{at}/{keys[1]}")
     return reader.schema({"document": found.get("schema", True)}, at), strict

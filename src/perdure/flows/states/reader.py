@@ -34,7 +34,7 @@ class StatesReader(Reader):
         super().__init__({}, bounds)
         self._elsewhere = [key for key in _DEFINED if isinstance(body.get(key), str)]
         self.defined = {key: self._list(body.get(key), key, known) for key, known in _DEFINED.items()}
-        self.auto_retries = self.yes(body.get("autoRetries", False), "/autoRetries")
+        self.auto_retries = self.flag(body.get("autoRetries", False), "/autoRetries")
         self.see = {"CONST": self._constants(body.get("constants", {})), "SECRETS": self._secrets(body.get("secrets"))}
 
     def _list(self, value: Any, key: str, known: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -68,11 +68,6 @@ class StatesReader(Reader):
         what = "what lies elsewhere is not fetched" if isinstance(value, str) else "a list is expected here"
         self.wrong(at, what, "put a list here")
         return []
-
-    def yes(self, value: Any, at: str) -> bool:
-        if not isinstance(value, bool):
-            self.wrong(at, "true or false is expected here")
-        return value is True
 
     def one_of(self, value: Any, at: str, words: Sequence[str]) -> str:
         if value not in words:

@@ -16,12 +16,12 @@ from msgspec import Struct
 from perdure.core.events import NodeSettled, NodeStarted
 from perdure.core.failures import describe
 from perdure.flows.document.course import Scope
-from perdure.flows.document.faults import fault_of
+from perdure.flows.document.faults import fault_of, within
 from perdure.flows.document.reader import escaped
 from perdure.flows.states.course import Course
 from perdure.flows.states.data import Data
 from perdure.flows.states.errors import Errors
-from perdure.flows.states.limits import Limits, limited, seconds
+from perdure.flows.states.limits import Limits, seconds
 from perdure.flows.states.reader import StatesReader
 from perdure.flows.states.ways import Way, read_way
 
@@ -59,7 +59,7 @@ class State:
         self._input = reader.test(shaped.get("input"), f"{at}/stateDataFilter/input")
         self._output = reader.test(shaped.get("output"), f"{at}/stateDataFilter/output")
         self.limits = limits.read(reader, body.get("timeouts", {}), f"{at}/timeouts", self.times)
-        self.compensates = reader.yes(body.get("usedForCompensation", False), f"{at}/usedForCompensation")
+        self.compensates = reader.flag(body.get("usedForCompensation", False), f"{at}/usedForCompensation")
         self.compensated_by = body.get("compensatedBy") and reader.text(body["compensatedBy"], f"{at}/compensatedBy")
         self.way: Way | None = None
         if self.leads:
@@ -97,7 +97,7 @@ class State:
             if self._input is not None:
                 data.value = self._input.of(raw, course.names)
             limit = seconds(self.limits.state, data.value, course.names)
-            way = await limited(limit, f"state {self.name}", self.at, self.work(course, data))
+            way = await within(limit, f"state {self.name}", self.at, self.work(course, data))
             output = data.value if self._output is None else self._output.of(data.value, course.names)
             course.settle(NodeSettled(self.path, output=course.encoded(output, self.path)))
         except asyncio.CancelledError:

@@ -38,7 +38,7 @@ class Event(State):
     times: ClassVar[tuple[str, ...]] = ("stateExecTimeout", "actionExecTimeout", "eventTimeout")
 
     def make(self, reader: StatesReader) -> None:
-        self.exclusive = reader.yes(self.body.get("exclusive", True), f"{self.at}/exclusive")
+        self.exclusive = reader.flag(self.body.get("exclusive", True), f"{self.at}/exclusive")
         found = reader.list(self.body.get("onEvents"), f"{self.at}/onEvents")
         self.on = [self._read(reader, one, number) for number, one in enumerate(found)]
         if not found:

@@ -56,8 +56,8 @@ class Way:
                 {"nextState": body} if isinstance(body, str) else reader.object(body, at, _TRANSITION, _TRANSITION[:1])
             )
             self.to = reader.text(body["nextState"], at) if "nextState" in body else ""
-        self.compensates = reader.yes(body.get("compensate", False), f"{at}/compensate")
-        self.terminates = reader.yes(body.get("terminate", False), f"{at}/terminate")
+        self.compensates = reader.flag(body.get("compensate", False), f"{at}/compensate")
+        self.terminates = reader.flag(body.get("terminate", False), f"{at}/terminate")
         self.plain = not body or set(body) == {"nextState"}
         follower = body.get("continueAs")
         self.follower = None if follower is None else Follower(reader, follower, f"{at}/continueAs", own)
