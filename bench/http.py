@@ -27,6 +27,7 @@ from bench.load import closed, paced, percentile
 from bench.servers import Servers, cpu_of
 from perdure import Perdure
 from perdure.http.keys import Keys
+from perdure.runtime.service import collecting_seldom
 
 _NOTE = "x" * 400  # with it an event has about 500 bytes
 
@@ -63,6 +64,11 @@ class Connection:
             raise RuntimeError(f"the API answered {head[:30]!r}: {body[:300]!r}")
         return body
 
+    @property
+    def gone(self) -> bool:
+        """Whether the server has closed it, as it does with one that is idle for long."""
+        return self._reader.at_eof()
+
     def close(self) -> None:
         self._writer.close()
 
@@ -77,8 +83,10 @@ class Caller:
 
     async def connect(self, count: int) -> None:
         for _ in range(count):
-            pair = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-            self._idle.put_nowait(Connection(*pair))
+            self._idle.put_nowait(await self._open())
+
+    async def _open(self) -> Connection:
+        return Connection(*await asyncio.open_connection(self._parts.hostname, self._parts.port))
 
     def close(self) -> None:
         while not self._idle.empty():
@@ -91,6 +99,9 @@ class Caller:
     async def send(self, request: bytes) -> float:
         began = time.perf_counter()
         connection = await self._idle.get()
+        if connection.gone:
+            connection.close()
+            connection = await self._open()
         try:
             await connection.post(request)
         finally:
@@ -114,7 +125,7 @@ def served(store: str, environment: dict[str, str] | None = None) -> Iterator[tu
 
 def measure(servers: Servers, scale: Scale) -> dict[str, Any]:
     store = servers.store("http")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with collecting_seldom(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         key = runner.run(_prepared(store, scale))
         with served(store) as (pid, address):
             return runner.run(_measured(pid, address, key, scale, servers))
@@ -155,6 +166,7 @@ async def _measured(pid: int, address: str, key: str, scale: Scale, servers: Ser
     batches, _, batch_ours, _ = await rate([batch(number) for number in range(scale.batches)], 16)
     half = per_second / 2
     count = min(int(half * scale.paced_seconds), len(singles))
+    await asyncio.to_thread(servers.tidy_up)  # after the flood, as before every part of the fleets
     await caller.connect(scale.connections)
     quiet = await paced(lambda number: caller.send(singles[number]), count, half)
     caller.close()

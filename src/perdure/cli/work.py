@@ -138,7 +138,7 @@ def serve(
     try:
         from perdure.http import serving
         from perdure.http.auth import Authenticator, Open, configured
-        from perdure.runtime.service import loop_factory
+        from perdure.runtime.service import collecting_seldom, loop_factory
     except ImportError as error:
         raise UsageError(f"the API needs further packages: pip install 'perdure[http]' ({error})") from error
     app = call.application(module)
@@ -151,7 +151,7 @@ def serve(
             whom = "open to everybody on this machine" if open else "for callers with an API key"
             call.show.print(styled("ready: ", (address, "bold"), f" {whom}"))
 
-    with asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
+    with collecting_seldom(), asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
         runner.run(serving.run(app, asks, host, port, working=work, ready=ready))
     return 0
 

@@ -189,13 +189,13 @@ def run(
             (leave or exit_now)(code)
         return code
 
-    with _collecting_seldom(), asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
+    with collecting_seldom(), asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
         return runner.run(main())
 
 
 @contextlib.contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """What a worker makes and drops has no cycles, so the collector finds nothing: it need not look all the time.
+def collecting_seldom() -> Iterator[None]:
+    """What a process that serves makes and drops has few cycles: the collector need not look for them all the time.
 
     The code that was loaded stays for ever; it is left out of every search.
     """
