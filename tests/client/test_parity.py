@@ -50,6 +50,8 @@ ABSENT: dict[type[Any], dict[str, str]] = {
                 "post",
                 "deliver",
                 "call_back",
+                "call_http",
+                "call_openapi",
                 "described",
                 "running",
                 "fork",
