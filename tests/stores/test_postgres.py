@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -111,6 +112,87 @@ def test_many_that_open_at_once_migrate_once(postgres: str) -> None:
         assert numbers == sorted(migrations.known())
         for store in stores:
             await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [3, 4, 5])
+def test_a_schema_of_before_is_brought_up_with_its_data(
+    number: int, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = migrations.known()
+
+    async def scenario() -> None:
+        with monkeypatch.context() as before:
+            before.setattr(migrations, "known", lambda: {one: scripts[one] for one in range(1, number + 1)})
+            async with opened(postgres):
+                pass
+        async with session(postgres) as connection:
+            await connection.execute(
+                "insert into heads"
+                " (key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"
+                " values ('acme/one', 'acme', 'order', 'order@1', 'default', 'open', 'sha', 1, 0, 0);"
+                "insert into wakes (key, queue, definition, due, token, born)"
+                " values ('acme/one', 'default', 'order@1', 0, 1, 0);"
+                "insert into events (key, version, type, data, at, fence) values ('acme/one', 1, 1, '{}', 0, 0)"
+            )
+        async with opened(postgres) as store:
+            assert await store.start([begin(sha="sha")], GRACE) == ["same"]
+            assert await (await take(store)).end() == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_a_migration_that_waits_for_a_table_lets_workers_pass(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripts = {**migrations.known()}
+    scripts[max(scripts) + 1] = "alter table events add column more int; alter table heads add column more int"
+    monkeypatch.setattr(migrations, "PAUSE", 0.1)
+
+    def tries() -> int:
+        return caplog.text.count("the migration waits for a lock")
+
+    async def scenario() -> float:
+        slowest = 0.0
+        async with opened(postgres) as store, session(postgres) as reader:
+            hand = await begun(store)
+            newer = PostgresStore(postgres)
+            async with reader.transaction():
+                await reader.fetch("select count(*) from events")  # as a backup does, for as long as it likes
+                monkeypatch.setattr(migrations, "known", lambda: scripts)
+                migrating = asyncio.create_task(newer.open())
+                while tries() < 2 and not migrating.done():
+                    began = time.monotonic()
+                    await hand.commit(settled())
+                    slowest = max(slowest, time.monotonic() - began)
+            await migrating
+            assert await hand.end() == "ok"
+            assert await newer.head(ONE) is not None
+            await newer.close()
+        return slowest
+
+    with caplog.at_level(logging.WARNING, "perdure.stores"):
+        assert asyncio.run(scenario()) < 2
+    assert tries() >= 2
+
+
+def test_a_migration_that_never_gets_its_lock_says_so_and_changes_nothing(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = {**migrations.known()}
+    scripts[max(scripts) + 1] = "create table more (id int); alter table heads add column more int"
+    monkeypatch.setattr(migrations, "TRIES", 2)
+    monkeypatch.setattr(migrations, "MOMENT", 0.05)
+
+    async def scenario() -> None:
+        async with opened(postgres), session(postgres) as reader:
+            monkeypatch.setattr(migrations, "known", lambda: scripts)
+            async with reader.transaction():
+                await reader.fetch("select count(*) from heads")
+                with pytest.raises(StoreError, match=r"somebody keeps a table locked .* nothing was changed"):
+                    await PostgresStore(postgres).open()
+            assert await reader.fetchval("select to_regclass('more')") is None
 
     asyncio.run(scenario())
 

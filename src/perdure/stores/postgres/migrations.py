@@ -5,6 +5,7 @@ Also what is asked of a database before anything is entrusted to it, and the rig
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from importlib.resources import files
@@ -14,6 +15,9 @@ import asyncpg
 from perdure.errors import SettingsError, StoreError, StoreOutdated
 from perdure.stores.postgres.address import Address
 from perdure.stores.postgres.connections import Connection
+
+#: How long a migration that waits for a lock holds others up, the pause in which they pass (seconds), and how often.
+MOMENT, PAUSE, TRIES = 1.0, 0.5, 40
 
 log = logging.getLogger("perdure.stores")
 
@@ -57,16 +61,36 @@ async def migrate(connection: Connection, address: Address) -> None:
             " run `perdure migrate` with an address that does not say migrate=no"
         )
     try:
-        async with connection.transaction():
-            await connection.execute("set local statement_timeout = 0")
-            await connection.execute("set local lock_timeout = 0")
-            await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", address.channel)
-            await _apply(connection, address, scripts)
+        await _apply_in_passing(connection, address, scripts)
     except asyncpg.InsufficientPrivilegeError as error:
         raise StoreOutdated(
             f"{address.shown}: the schema {address.schema} has number {there}, this release needs {newest}, and this"
             f" role may not migrate it; run `perdure migrate` as its owner ({error})"
         ) from error
+
+
+async def _apply_in_passing(connection: Connection, address: Address, scripts: dict[int, str]) -> None:
+    """Apply the scripts while workers go on. Whoever waits for a lock on a table holds up all who come after it.
+
+    So a migration waits for one only for a moment, then lets the others pass and tries again.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            async with connection.transaction():
+                await connection.execute("set local statement_timeout = 0")
+                await connection.execute("set local lock_timeout = 0")
+                await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", address.channel)
+                await connection.execute(f"set local lock_timeout = '{MOMENT:g}s'")
+                await _apply(connection, address, scripts)
+            return
+        except asyncpg.LockNotAvailableError as error:
+            if not left:
+                raise StoreError(
+                    f"{address.shown}: the schema {address.schema} cannot be migrated: somebody keeps a table locked"
+                    f" ({error}); nothing was changed: end long transactions (see pg_stat_activity), then try again"
+                ) from error
+            log.warning("%s: the migration waits for a lock on a table (%s); trying again", address.shown, error)
+            await asyncio.sleep(PAUSE)
 
 
 async def _apply(connection: Connection, address: Address, scripts: dict[int, str]) -> None:
