@@ -242,7 +242,8 @@ def _state_text(state: State) -> Any:
             result = f"→ {compact(action.result)}"
         else:
             result = f"{action.status} {error_text(action.error) if action.error else ''}"
-        facts.append(("action", f"{action.name} {result}"))
+        whose = f"  by {action.worker}" if action.worker else ""
+        facts.append(("action", styled(f"{action.name} {result}", (whose, "dim"))))
     facts += [("timer", f"{ref} due {_utc(due)}") for ref, due in state.timers.items()]
     facts += [("child", child) for child in state.children.values()]
     if state.cancel is not None:

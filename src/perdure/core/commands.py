@@ -57,6 +57,7 @@ class Asked(Struct, eq=False):
     free: int = 0  # of the attempts, those that the retry policy does not count
     put_off: int = 0  # how often in a row an open circuit put it off
     started: bool = False
+    worker: str = ""  # that started it
     apart: bool = False  # an execution of its own runs it
     progress: Raw | None = None
     settled: int = 0  # version of the row that settled it

@@ -166,6 +166,7 @@ class ActionStarted(Struct, frozen=True, omit_defaults=True):
     ref: int
     name: str
     args: Raw
+    worker: str = ""
 
 
 class ActionProgressed(Struct, frozen=True, omit_defaults=True):
@@ -188,6 +189,7 @@ class ActionAttempted(Struct, frozen=True, omit_defaults=True):
     began: int = 0
     free: int = 0  # of the tries so far, those that the retry policy does not count
     put_off: int = 0  # how often in a row it was put off
+    worker: str = ""  # that made the try
 
 
 class ActionSettled(Struct, frozen=True, omit_defaults=True):
@@ -200,6 +202,7 @@ class ActionSettled(Struct, frozen=True, omit_defaults=True):
     error: Error | None = None
     attempts: int = 1
     began: int = 0
+    worker: str = ""  # that made the last try; nobody, if there was none
 
 
 class ActionCancelled(Struct, frozen=True, omit_defaults=True):

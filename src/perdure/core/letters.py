@@ -79,6 +79,7 @@ class ActionLetter(Struct, frozen=True, omit_defaults=True, tag="action", tag_fi
     error: Error | None = None
     attempts: int = 1
     began: int = 0
+    worker: str = ""
 
 
 #: What somebody sends. The others are outcomes: what they tell of has a log of its own.

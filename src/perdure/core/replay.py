@@ -55,6 +55,7 @@ class Replay(Asking):
         self.correlation = ""
         self.trace = ""  # that it was started with
         self.tries = 0  # of the action that settled last
+        self.worker = ""  # that made the last of them
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
 
@@ -208,7 +209,7 @@ class Replay(Asking):
             return  # cancelled or settled before: its late result changes nothing
         asked.settled, asked.result = self._input, event.result
         if type(event) is ev.ActionSettled:
-            self.tries = event.attempts
+            self.tries, self.worker = event.attempts, event.worker
         if event.error is not None:
             failure = asked.spec.failure(event.error)
             if isinstance(failure, ChildFailed) and isinstance(event, ev.ChildSettled):
@@ -240,7 +241,7 @@ class Replay(Asking):
                 asked.free, asked.put_off = event.free, event.put_off
                 self.fresh.append(event.ref)
             case ev.ActionStarted():
-                asked.started = True
+                asked.started, asked.worker = True, event.worker
             case ev.ActionProgressed():
                 asked.progress = event.details
             case ev.ActionScheduled():

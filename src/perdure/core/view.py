@@ -54,6 +54,7 @@ class ActionState(Struct):
     error: ev.Error | None = None
     progress: Any = None
     result: Any = None
+    worker: str = ""  # that made the last attempt
 
 
 class NodeState(Struct):
@@ -180,17 +181,20 @@ def _fold_action(
     if not isinstance(event, ev.ActionProgressed):
         known.name, known.args = event.name, _decode(event.args)
     match event:
-        case ev.ActionScheduled() | ev.ActionStarted():
+        case ev.ActionScheduled():
             known.began = at
+        case ev.ActionStarted():
+            known.began, known.worker = at, event.worker
         case ev.ActionProgressed():
             known.attempts, known.progress = event.attempt, _decode(event.details)
         case ev.ActionAttempted():
             known.status, known.attempts, known.error = "retrying", event.attempt, event.error
-            known.began, known.next = event.began, event.due
+            known.began, known.next, known.worker = event.began, event.due, event.worker or known.worker
         case ev.ActionSettled():
             known.status = "completed" if event.error is None else "failed"
             known.attempts, known.error, known.result = event.attempts, event.error, _decode(event.result)
             known.began, known.ended, known.next = event.began, at, None
+            known.worker = event.worker or known.worker
         case ev.ActionCancelled():
             known.status, known.ended = "cancelled", at
 

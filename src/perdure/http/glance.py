@@ -26,7 +26,7 @@ from perdure.runtime.managing.scheduled import Fired, Schedule
 REDACTED = "redacted"
 _RAW = Raw(msgspec.json.encode(REDACTED))
 _NAMES = frozenset(
-    {"by", "event", "from_state", "holder", "name", "node", "parent_queue", "queue", "to_state", "workflow"}
+    {"by", "event", "from_state", "holder", "name", "node", "parent_queue", "queue", "to_state", "worker", "workflow"}
 )
 _IDS = frozenset({"asked", "forked", "hash", "id", "parent", "ref", "version"})
 _TIMES = frozenset({"began", "deadline", "due", "until"})

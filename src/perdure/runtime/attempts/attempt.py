@@ -50,6 +50,7 @@ class House(Protocol):
     """What attempts need of their worker."""
 
     settings: Settings
+    me: str
 
     @property
     def spill(self) -> float | None: ...
@@ -76,6 +77,7 @@ class Attempts:
     def __init__(self, house: House, client: Client, executor: Executor, circuits: Circuits) -> None:
         settings = house.settings
         self.house = house
+        self.me = house.me
         self.now = house.now
         self.client = client
         self.executor = executor
@@ -285,7 +287,7 @@ class Running:
         data = verdict.storable(self.action, result, self._shared.payload_bytes)
         if self._revealed is not None:
             self._revealed.check(bytes(data), f"the result of {self.action.name}")
-        return verdict.succeeded(asked, data, began)
+        return verdict.succeeded(asked, data, began, self._shared.me)
 
     async def _within(self, connection: Any, began: int) -> ev.Event:
         """The action uses the connection for as long as it runs; its result is written over the same one."""
@@ -340,7 +342,7 @@ class Running:
         await self._loop.run_in_executor(self._shared.executor, lambda: [self.reveal(name) for name in names])
 
     def _failed(self, error: BaseException, began: int) -> ev.Event:
-        return verdict.failed(self.asked, error, self.key, began, self._shared.now())
+        return verdict.failed(self.asked, error, self.key, began, self._shared.now(), self._shared.me)
 
     def _refused(self, breaker: Breaker, until: int, now: int) -> ev.Event:
         """The circuit is open. Attempts are not used up, but limits of time stand."""

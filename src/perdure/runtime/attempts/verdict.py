@@ -20,11 +20,11 @@ from perdure.flows.action import Action
 from perdure.runtime.secrets.watching import watch
 
 
-def succeeded(asked: Asked, result: Raw, began: int) -> ev.ActionSettled:
-    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, result, None, asked.attempts + 1, began)
+def succeeded(asked: Asked, result: Raw, began: int, worker: str) -> ev.ActionSettled:
+    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, result, None, asked.attempts + 1, began, worker)
 
 
-def failed(asked: Asked, error: BaseException, key: str, began: int, now: int) -> ev.Event:
+def failed(asked: Asked, error: BaseException, key: str, began: int, now: int, worker: str) -> ev.Event:
     """Another attempt, or the end; `key` is that of the call."""
     how = asked.spec.how
     number, kind = asked.attempts + 1, kind_here(asked, error)
@@ -32,9 +32,10 @@ def failed(asked: Asked, error: BaseException, key: str, began: int, now: int) -
     least = left_alone(error) if kind == "external" else 0
     again = how.retry.again(number, kind, now - asked.at, key, asked.free, least)
     if again is None or how.at_most_once or past_deadline(asked, now + again.delay):
-        return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, failure, number, began)
+        return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, failure, number, began, worker)
     due = now + again.delay
-    return ev.ActionAttempted(asked.ref, asked.spec.name, asked.args, number, failure, due, began, again.free)
+    name = asked.spec.name
+    return ev.ActionAttempted(asked.ref, name, asked.args, number, failure, due, began, again.free, worker=worker)
 
 
 def unknown(asked: Asked) -> ev.Event:
@@ -44,7 +45,7 @@ def unknown(asked: Asked) -> ev.Event:
         f"{asked.spec.name} was started and may have taken effect, but its worker died before it could say so;"
         " at_most_once forbids a second try",
     )
-    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, error, 1)
+    return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, error, 1, worker=asked.worker)
 
 
 def kind_here(asked: Asked, error: BaseException) -> Kind:

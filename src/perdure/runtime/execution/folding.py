@@ -70,7 +70,7 @@ class Mailbox:
                 course.notes.apart.pop(wish.ref, None)
                 if replay is None or wish.ref in replay.actions:
                     settled = ev.ActionSettled(
-                        wish.ref, wish.name, wish.args, wish.result, wish.error, wish.attempts, wish.began
+                        wish.ref, wish.name, wish.args, wish.result, wish.error, wish.attempts, wish.began, wish.worker
                     )
                     course.append(settled, now, letter.id)
             case mail.PauseLetter():

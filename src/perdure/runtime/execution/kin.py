@@ -80,7 +80,8 @@ class Kin:
             letter = mail.ChildLetter(ref, id_of(self._key), status, result, error, by)
             return Mail(parent, f"/child:{ref}", mail.seal(letter))
         name, args = workflow.action.name, args_of(replay.input)
-        done = mail.ActionLetter(ref, name, args, result, error, max(replay.tries, 1), replay.began)
+        tries = max(replay.tries, 1)
+        done = mail.ActionLetter(ref, name, args, result, error, tries, replay.began, replay.worker)
         return Mail(parent, f"{_OUTCOME}{ref}", mail.seal(done))
 
     def callback(self, workflow: str, end: End, at: int) -> list[Start]:

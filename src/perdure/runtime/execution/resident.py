@@ -265,7 +265,7 @@ class Resident(Course):
                 continue
             if not asked.started:
                 self._announced.add(ref)
-                self.append(ev.ActionStarted(ref, asked.spec.name, asked.args), now)
+                self.append(ev.ActionStarted(ref, asked.spec.name, asked.args, self.house.me), now)
             elif ref not in self._announced:
                 self.append(verdict.unknown(asked), now)
         self._crowded.clear()

@@ -105,7 +105,7 @@ class Handing:
             task = Task(self._ground, held, action)
             with turns():
                 task.wake(now)
-                asked = task.give_out(now)
+                asked = task.give_out(wish.worker, now)
             if asked is None:
                 others.append(task)
             elif (commit := task.keep()) is not None:

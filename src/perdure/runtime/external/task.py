@@ -77,8 +77,8 @@ class Task(Course):
             self.mailbox.fold_next(self, now)
         self.by_itself(now)
 
-    def give_out(self, now: int) -> Asked | None:
-        """The call, if it is to be done now; that somebody does it is then part of what is to be written."""
+    def give_out(self, worker: str, now: int) -> Asked | None:
+        """The call, if it is to be done now; that this worker does it is then part of what is to be written."""
         if self._lapses > self._ground.settings.lapses:
             reason = f"{self._lapses} workers in a row were lost while they did it; look for a crash, then retry it"
             self.become_stuck("lapses", reason, now)
@@ -91,7 +91,7 @@ class Task(Course):
         if verdict.limit(asked, now) == 0:
             self.failed(asked, TimeoutError(f"{asked.spec.name} was not begun before its deadline"), now)
             return None
-        self.append(ev.ActionStarted(asked.ref, asked.spec.name, asked.args), now)
+        self.append(ev.ActionStarted(asked.ref, asked.spec.name, asked.args, worker), now)
         self.began = self.at
         return asked
 
@@ -105,7 +105,9 @@ class Task(Course):
             return
         name, number = asked.spec.name, asked.attempts + 1
         error = ev.Error("WorkerLost", f"the external worker of {name} gave no sign of life", attempts=number)
-        lost = ev.ActionAttempted(asked.ref, name, asked.args, number, error, now, self.began, asked.free + 1)
+        lost = ev.ActionAttempted(
+            asked.ref, name, asked.args, number, error, now, self.began, asked.free + 1, worker=asked.worker
+        )
         self.append(lost, now)
 
     def overdue(self, asked: Asked, now: int) -> bool:
@@ -127,12 +129,12 @@ class Task(Course):
     def succeeded(self, asked: Asked, result: Any, now: int) -> ev.Event:
         """Raises if the result cannot be one; then nothing has happened."""
         data = verdict.storable(asked.spec, result, self._ground.settings.payload_bytes)
-        event = verdict.succeeded(asked, data, self.began)
+        event = verdict.succeeded(asked, data, self.began, asked.worker)
         self.append(event, now)
         return event
 
     def failed(self, asked: Asked, error: BaseException, now: int) -> ev.Event:
-        event = verdict.failed(asked, error, asked.spec.call_key, self.began, now)
+        event = verdict.failed(asked, error, asked.spec.call_key, self.began, now, asked.worker)
         self.append(event, now)
         return event
 
