@@ -37,7 +37,10 @@ def kinds(log: list[Any]) -> list[tuple[str, Any]]:
     """What a log says happened, without times, keys and numbers."""
     told = ("StateChanged", "ActionSettled", "EventReceived", "EventRejected", "TimerFired", "Completed", "Failed")
     return [
-        (entry.type, {name: value for name, value in entry.data.items() if name not in ("began", "id", "due", "ref")})
+        (
+            entry.type,
+            {name: value for name, value in entry.data.items() if name not in ("began", "id", "due", "ref", "worker")},
+        )
         for entry in log
         if entry.type in told
     ]
