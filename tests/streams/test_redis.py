@@ -340,6 +340,36 @@ def test_many_hints_travel_in_few_flights(own: ValkeyServer) -> None:
     play(own.url, body)
 
 
+def test_acks_fly_with_what_comes_soon_after_them_and_else_by_themselves(redis_url: str) -> None:
+    flights: list[list[str]] = []
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        desk = worker._desk
+        assert desk is not None
+        line = desk.sender._server
+        many = line.many
+
+        async def noted(commands: Sequence[Any]) -> list[Any]:
+            flights.append([str(command[0]) for command in commands])
+            return await many(commands)
+
+        line.many = noted  # type: ignore[method-assign]
+        await world.fill(2)
+        first, second = await worker.receive(1), await worker.receive(1)
+        await worker.ack(first)
+        await worker.publish([Hint("acme/1", ended=True, status="completed")])
+        await until(lambda: left(world, 1))
+        await worker.ack(second)
+        await until(lambda: left(world, 0))
+        assert flights == [["PUBLISH", "XACK", "XDEL"], ["XACK", "XDEL"]]
+
+    async def left(world: World, count: int) -> bool:
+        return await world.pending() == count
+
+    play(redis_url, body)
+
+
 def test_the_stream_of_a_worker_does_not_grow_without_end(redis_url: str) -> None:
     async def body(world: World) -> None:
         client = await world.open("client")

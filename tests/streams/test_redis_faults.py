@@ -13,6 +13,7 @@ from perdure.core.records import Hint
 from perdure.streams.redis import news, reader, sender, server, stream as adapter
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.server import Server
+from perdure.streams.redis.wires import Wires
 from perdure.testing.servers.valkey import ValkeyServer
 from tests.streams.redis_world import World, got, play, told_to_look, until
 
@@ -408,7 +409,41 @@ def test_a_cancel_is_heeded_wherever_it_comes(redis_url: str) -> None:
             asking.cancel()
             await asyncio.wait([asking])
             assert asking.cancelled()
-        assert await line.call("PING")
+            assert await line.call("ECHO", "again") == b"again"
+        await line.hang_up()
+
+    asyncio.run(scenario())
+
+
+def test_calls_at_the_same_time_each_get_their_own_answer(redis_url: str) -> None:
+    async def scenario() -> None:
+        line = Server(redis_url, 5)
+        for _ in range(3):
+            asked = [line.many([("ECHO", f"{n}"), ("ECHO", f"{n} again")]) for n in range(20)]
+            assert await asyncio.gather(*asked) == [[b"%d" % n, b"%d again" % n] for n in range(20)]
+        await line.hang_up()
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_were_not_read_are_not_given_to_the_next_call(redis_url: str) -> None:
+    async def scenario() -> None:
+        wires = Wires(redis_url, 5, {})
+        with pytest.raises(TypeError):  # the driver does not know the option, and reads no further
+            await wires.ask([("INFO",), ("ECHO", "old")], unknown=True)
+        assert await wires.ask([("ECHO", "new")]) == [b"new"]
+        await wires.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_fails_does_not_take_others_with_it(redis_url: str) -> None:
+    async def scenario() -> None:
+        line = Server(redis_url, 5)
+        wrong, right = await line.many([("XLEN",), ("ECHO", "right")])
+        assert isinstance(wrong, server.exceptions.ResponseError) and right == b"right"
+        with pytest.raises(server.exceptions.ResponseError):
+            await line.call("XLEN")
         await line.hang_up()
 
     asyncio.run(scenario())

@@ -15,7 +15,7 @@ from perdure.streams.inbox import Inbox
 from perdure.streams.redis.hand import Entry, Hand
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.sender import Sender
-from perdure.streams.redis.server import Command
+from perdure.streams.redis.wires import Command
 
 #: An id and its fields; none if the entry was deleted while it was pending.
 Raw: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]

@@ -21,7 +21,8 @@ from perdure.core.records import Hint
 from perdure.streams.inbox import Inbox
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
-from perdure.streams.redis.server import FAILURES, Command, Server, end, explain
+from perdure.streams.redis.server import FAILURES, Server, end, explain
+from perdure.streams.redis.wires import Command
 
 #: How long a listener waits for the confirmation, in seconds.
 CONFIRMED = 2.0

@@ -21,7 +21,8 @@ from perdure.streams.redis.arrivals import SHARED, Arrivals, streams_of
 from perdure.streams.redis.hand import Hand
 from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
-from perdure.streams.redis.server import FAILURES, Command, Server, explain, misused
+from perdure.streams.redis.server import FAILURES, Server, explain, misused
+from perdure.streams.redis.wires import Command
 
 #: The longest pause between two tries to connect, in seconds.
 PAUSE = 1.0

@@ -1,7 +1,7 @@
 """Sends what is to be sent, one flight at a time: what comes meanwhile is joined in the next one.
 
 Rules kept here: nobody waits for Redis; what failed is tried again until newer hints take its place; what is lost is
-counted and never raised.
+counted and never raised. Nobody waits for an ack either, so it flies with the next command, if one comes soon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from perdure.streams.inbox import CAPACITY
 from perdure.streams.redis.hand import Entry
 from perdure.streams.redis.health import Health
-from perdure.streams.redis.server import FAILURES, Command, Server, explain
+from perdure.streams.redis.server import FAILURES, Server, explain
+from perdure.streams.redis.wires import Command
 
 #: Commands in one flight, and in one command as many entries to ack.
 FLIGHT = 1000
@@ -22,6 +23,8 @@ FLIGHT = 1000
 KEPT = 1000
 #: The longest pause between two tries, in seconds.
 PAUSE = 1.0
+#: How long an ack waits for company, in seconds.
+COMPANY = 0.01
 PART = "sending"
 
 log = logging.getLogger("perdure.streams")
@@ -36,6 +39,7 @@ class Sender:
         self._group = group
         self._commands: deque[Command] = deque()
         self._acks: deque[Entry] = deque()
+        self._waiting: asyncio.TimerHandle | None = None  # for company of the acks
         self._bell = asyncio.Event()
         self._calm = asyncio.Event()
         self._calm.set()
@@ -49,11 +53,14 @@ class Sender:
 
     def ack(self, entries: Iterable[Entry]) -> None:
         self._acks.extend(entries)
-        if self._acks:
-            self._ring()
+        if self._acks and self._waiting is None:
+            self._calm.clear()
+            self._waiting = asyncio.get_running_loop().call_later(COMPANY, self._ring)
 
     async def calm(self) -> None:
-        """Everything has been sent."""
+        """Everything has been sent, and at once."""
+        if not self._calm.is_set():
+            self._ring()
         await self._calm.wait()
 
     async def run(self) -> None:
@@ -81,6 +88,9 @@ class Sender:
         self._bell.set()
 
     def _next_flight(self) -> list[Command]:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         flight = [self._commands.popleft() for _ in range(min(FLIGHT, len(self._commands)))]
         ids: dict[str, list[bytes]] = {}
         for _ in range(min(FLIGHT, len(self._acks))):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from redis import exceptions
@@ -18,8 +18,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-Word: TypeAlias = str | bytes | int
-Command: TypeAlias = tuple[Word, ...]
+from perdure.streams.redis.wires import Command, Wires, Word
 
 #: What a call raises when Redis could not do it.
 FAILURES = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
@@ -37,8 +36,9 @@ class Server:
         self.cluster = scheme.endswith("+cluster")
         self._url = f"{scheme.removesuffix('+cluster')}://{rest}"
         self._timeout = timeout
-        self._client: Redis | RedisCluster | None = None
-        self._users: Counter[Redis | RedisCluster] = Counter()
+        self._wires = Wires(self._url, timeout, _options(timeout))
+        self._client: RedisCluster | None = None
+        self._users: Counter[RedisCluster] = Counter()
         self._connecting = asyncio.Lock()
         parts = urlsplit(self._url)
         self.place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
@@ -48,16 +48,23 @@ class Server:
 
         `parsing` are the driver's options for reading the answer.
         """
+        if not self.cluster:
+            [answer] = await self._wires.ask([command], **parsing)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
         client = self._client or await self._connect()
-        if isinstance(client, RedisCluster) and key is not None:
+        if key is not None:
             node = client.get_node_from_key(key)
             return await self._use(client, client.execute_command(*command, target_nodes=node, **parsing))
         return await self._use(client, client.execute_command(*command, **parsing))
 
     async def many(self, commands: Sequence[Command]) -> list[Any]:
         """Do many commands in one round trip; where one failed, its answer is the error."""
+        if not self.cluster:
+            return await self._wires.ask(commands)
         client = self._client or await self._connect()
-        pipeline: Any = client.pipeline() if isinstance(client, RedisCluster) else client.pipeline(transaction=False)
+        pipeline: Any = client.pipeline()
         for command in commands:
             pipeline.execute_command(*command)
         answers: list[Any] = await self._use(client, pipeline.execute(raise_on_error=False))
@@ -66,18 +73,18 @@ class Server:
     async def subscriber(self) -> Redis:
         """A client that can subscribe; in a cluster news is told to every node, so any of them will do."""
         if not self.cluster:
-            return self._single(self._url)
+            return self._single()
         client = self._client or await self._connect()
-        assert isinstance(client, RedisCluster)
         node = client.get_random_node()
-        return self._single(self._url, host=node.host, port=node.port)
+        return self._single(host=node.host, port=node.port)
 
     async def hang_up(self) -> None:
+        await self._wires.close()
         client, self._client = self._client, None
         if client is not None:
             await self._close_unused(client)
 
-    async def _use(self, client: Redis | RedisCluster, asked: Awaitable[Any]) -> Any:
+    async def _use(self, client: RedisCluster, asked: Awaitable[Any]) -> Any:
         """Ask. A client that is closed under a call, while it connects, fails in ways of its own or is never closed."""
         self._users[client] += 1
         try:
@@ -87,25 +94,25 @@ class Server:
             if client is not self._client:
                 await self._close_unused(client)
 
-    async def _close_unused(self, client: Redis | RedisCluster) -> None:
+    async def _close_unused(self, client: RedisCluster) -> None:
         if not self._users[client]:
             del self._users[client]
             await client.aclose()
 
-    async def _connect(self) -> Redis | RedisCluster:
+    async def _connect(self) -> RedisCluster:
         async with self._connecting:
             if self._client is None:
-                self._client = await self._clustered() if self.cluster else self._single(self._url)
+                self._client = await self._clustered()
             return self._client
 
-    def _single(self, url: str, **instead: Any) -> Redis:
-        client: Redis = Redis.from_url(url, **self._options(0))
+    def _single(self, **instead: Any) -> Redis:
+        client: Redis = Redis.from_url(self._url, **_options(self._timeout), **_limits(self._timeout, 0))
         client.connection_pool.connection_kwargs.update(instead)
         return client
 
     async def _clustered(self) -> RedisCluster:
         # A cluster that has moved a slot answers with the new place; following it is the one repetition.
-        client = RedisCluster.from_url(self._url, **self._options(1))
+        client = RedisCluster.from_url(self._url, **_options(self._timeout), **_limits(self._timeout, 1))
         try:
             await client.initialize()
         except BaseException:
@@ -113,14 +120,17 @@ class Server:
             raise
         return client
 
-    def _options(self, retries: int) -> dict[str, Any]:
-        return {
-            "protocol": 2,  # the shape of answers that every version of the driver knows
-            "retry": Retry(NoBackoff(), retries),
-            "socket_timeout": self._timeout,
-            "socket_connect_timeout": min(self._timeout, CONNECT),
-            "socket_keepalive": True,
-        }
+
+def _options(timeout: float) -> dict[str, Any]:
+    return {
+        "protocol": 2,  # the shape of answers that every version of the driver knows
+        "socket_connect_timeout": min(timeout, CONNECT),
+        "socket_keepalive": True,
+    }
+
+
+def _limits(timeout: float, retries: int) -> dict[str, Any]:
+    return {"socket_timeout": timeout, "retry": Retry(NoBackoff(), retries)}
 
 
 async def _heeding_cancel(asked: Awaitable[Any]) -> Any:

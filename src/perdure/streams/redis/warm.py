@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from perdure.streams.redis.keys import check_prefix
-from perdure.streams.redis.server import FAILURES, Command, Server
+from perdure.streams.redis.server import FAILURES, Server
+from perdure.streams.redis.wires import Command
 
 #: How long it is left alone after a failure, in seconds.
 OFF = 1.0
