@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from redis.asyncio.client import PubSub
 
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
@@ -66,7 +65,7 @@ class News:
         self._health = health
         self._keys = keys
         self._channels: dict[str, asyncio.Event] = {}  # set once it is confirmed
-        self._line: PubSub | None = None
+        self._line: Any = None  # a connection of the driver
         self._subscribing = asyncio.Lock()
         self._pause = 0.05
         self._task: asyncio.Task[None] | None = None
@@ -99,21 +98,21 @@ class News:
         if task is not None:
             await end([task])
 
-    async def _subscribe(self, line: PubSub, *channels: str) -> None:
+    async def _subscribe(self, line: Any, *channels: str) -> None:
         async with self._subscribing:  # one at a time: the first one connects
-            await line.subscribe(*channels)
+            await line.send_command("SUBSCRIBE", *channels, check_health=False)
 
     async def _run(self) -> None:
         while True:
             try:
-                client = await self._server.subscriber()
+                line = await self._server.listener()
                 try:
-                    await self._hear(client.pubsub())
+                    await self._hear(line)
                 finally:
                     self._line = None
                     for confirmed in self._channels.values():
                         confirmed.clear()
-                    await client.aclose()
+                    await line.disconnect(nowait=True)
             except FAILURES as error:
                 self._health.bad(PART, explain(error, self._server.place))
                 await self._server.hang_up()
@@ -122,30 +121,29 @@ class News:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, PAUSE)
 
-    async def _hear(self, line: PubSub) -> None:
-        async with line:
-            self._line = line
-            await self._subscribe(line, *self._channels)
-            asked = False
-            while True:
-                message: dict[str, Any] | None = await line.get_message(timeout=SILENCE / 5 if asked else SILENCE)
-                if message is not None:
-                    asked = False
-                    self._take(message)
-                elif asked:
-                    raise TimeoutError("it does not answer")
-                else:
-                    asked = True
-                    await line.ping()
+    async def _hear(self, line: Any) -> None:
+        self._line = line
+        await self._subscribe(line, *self._channels)
+        asked = False
+        while True:
+            message = await line.read_response(timeout=SILENCE / 5 if asked else SILENCE)
+            if message is not None:
+                asked = False
+                self._take(message)
+            elif asked:
+                raise TimeoutError("it does not answer")
+            else:
+                asked = True
+                await line.send_command("PING", check_health=False)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        match message["type"]:
-            case "subscribe":
-                self._channels[message["channel"].decode()].set()
+    def _take(self, message: list[Any]) -> None:
+        match message:
+            case [b"subscribe", channel, _]:
+                self._channels[channel.decode()].set()
                 self._health.good(PART)
                 self._pause = 0.05
-            case "message":
-                self._publish(message["data"])
+            case [b"message", _, data]:
+                self._publish(data)
             case _:
                 pass
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import exceptions
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -70,13 +70,12 @@ class Server:
         answers: list[Any] = await self._use(client, pipeline.execute(raise_on_error=False))
         return answers
 
-    async def subscriber(self) -> Redis:
-        """A client that can subscribe; in a cluster news is told to every node, so any of them will do."""
+    async def listener(self) -> Any:
+        """A connection to subscribe on; in a cluster news is told to every node, so any of them will do."""
         if not self.cluster:
-            return self._single()
-        client = self._client or await self._connect()
-        node = client.get_random_node()
-        return self._single(host=node.host, port=node.port)
+            return self._wires.make()
+        node = (self._client or await self._connect()).get_random_node()
+        return self._wires.make(host=node.host, port=node.port)
 
     async def hang_up(self) -> None:
         await self._wires.close()
@@ -105,14 +104,10 @@ class Server:
                 self._client = await self._clustered()
             return self._client
 
-    def _single(self, **instead: Any) -> Redis:
-        client: Redis = Redis.from_url(self._url, **_options(self._timeout), **_limits(self._timeout, 0))
-        client.connection_pool.connection_kwargs.update(instead)
-        return client
-
     async def _clustered(self) -> RedisCluster:
         # A cluster that has moved a slot answers with the new place; following it is the one repetition.
-        client = RedisCluster.from_url(self._url, **_options(self._timeout), **_limits(self._timeout, 1))
+        limits = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 1)}
+        client = RedisCluster.from_url(self._url, **_options(self._timeout), **limits)
         try:
             await client.initialize()
         except BaseException:
@@ -127,10 +122,6 @@ def _options(timeout: float) -> dict[str, Any]:
         "socket_connect_timeout": min(timeout, CONNECT),
         "socket_keepalive": True,
     }
-
-
-def _limits(timeout: float, retries: int) -> dict[str, Any]:
-    return {"socket_timeout": timeout, "retry": Retry(NoBackoff(), retries)}
 
 
 async def _heeding_cancel(asked: Awaitable[Any]) -> Any:

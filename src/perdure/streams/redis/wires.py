@@ -29,10 +29,15 @@ class Wires:
         self._timeout = timeout
         self._free: list[Any] = []  # the driver's own type differs between its versions
 
+    def make(self, **instead: Any) -> Any:
+        """A connection for whoever keeps it, and closes it; perhaps to another place."""
+        pool = self._client.connection_pool
+        return pool.connection_class(**{**pool.connection_kwargs, **instead})
+
     async def ask(self, commands: Sequence[Command], **parsing: bool) -> list[Any]:
         """The answers, all in one round trip; where a command failed, its answer is the error."""
         free = self._free
-        wire: Any = free.pop() if free else self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        wire = free.pop() if free else self.make()
         whole = False
         try:
             async with asyncio.timeout(self._timeout):
