@@ -220,7 +220,7 @@ def test_work_goes_on_while_backends_are_killed(postgres: str) -> None:
                     await connection.execute(
                         "select pg_terminate_backend(pid) from pg_stat_activity"
                         " where datname = current_database()"
-                        " and application_name in ('perdure commits', 'perdure holds') order by random() limit 1"
+                        " and application_name = 'perdure work' order by random() limit 1"
                     )
 
             killer = asyncio.create_task(kill())
@@ -368,7 +368,7 @@ def test_a_real_deadlock_is_repeated(postgres: str) -> None:
             async with other.transaction():
                 await other.execute("select 1 from wakes where key = $1 for update", TWO)
                 parking = asyncio.create_task(park_both(store, one, two))
-                await waiting(other, "perdure commits")
+                await waiting(other, "perdure work")
                 await other.execute("select 1 from wakes where key = $1 for update", ONE)
             assert await parking == ["ok", "ok"]
 

@@ -163,3 +163,15 @@ class Lines:
     async def close(self) -> None:
         for line in self._lines:
             await line.close()
+
+
+class Share:
+    """Lines of which so many are used at once, at most: the others are for somebody else."""
+
+    def __init__(self, lines: Lines, count: int) -> None:
+        self._lines = lines
+        self._free = asyncio.Semaphore(count)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, writes: bool) -> T:
+        async with self._free:
+            return await self._lines.run(work, writes=writes)

@@ -42,7 +42,7 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
-from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines
+from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines, Share
 from perdure.stores.postgres.joining import as_tenants
 from perdure.stores.postgres.readers import Readers
 from perdure.stores.postgres.statements import Statements
@@ -75,9 +75,11 @@ class PostgresStore:
 
     def _make_lines(self) -> None:
         prepare = self._tell_time if self._clock is not None else None
-        self._commits = Line(self.address, "perdure commits", prepare)
+        # At quiet times a commit goes the way that the hold has just gone, where everything is still at hand.
+        self._work = Lines(self.address, "perdure work", 3, prepare)
+        self._commits = Share(self._work, 1)
         # Two, because a hold may have to wait for a commit in flight, and leases must be renewed meanwhile.
-        self._holds = Lines(self.address, "perdure holds", 2, prepare)
+        self._holds = Share(self._work, 2)
         self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
         self._reads = Readers(self.address, "perdure reads", self.address.readers, prepare)
         self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
@@ -88,8 +90,7 @@ class PostgresStore:
         await self._apart(self._prepare)
 
     async def close(self) -> None:
-        await self._commits.close()
-        for lines in (self._holds, self._calls, self._reads, self._guests):
+        for lines in (self._work, self._calls, self._reads, self._guests):
             await lines.close()
 
     def twin(self) -> PostgresStore:
