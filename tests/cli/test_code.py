@@ -96,6 +96,11 @@ def test_code_that_cannot_be_loaded_is_a_usage_error(shop: Shop, code: str, mess
     assert message in shop.error("start", "shop.py", "echo", "x")
 
 
+def test_a_worker_does_not_start_with_a_name_that_nothing_defines(shop: Shop) -> None:
+    shop.file.write_text(SHOP + "\n@workflow\nasync def sells(n: int) -> None:\n    await chrage(n)\n")
+    assert "uses chrage, which nothing defines" in shop.error("worker", "shop.py")
+
+
 def test_a_module_that_is_not_there(shop: Shop) -> None:
     assert "there is no file nope.py" in shop.error("workflows", "nope.py")
     assert "there is no module nope" in shop.error("workflows", "nope")

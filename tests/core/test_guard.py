@@ -32,8 +32,8 @@ from uuid import uuid4
 import pytest
 
 from perdure.core import guard
-from perdure.core.guard import INSTEAD, Finding, check, fingerprint, reachable, refuse, watch
-from perdure.errors import Forbidden
+from perdure.core.guard import INSTEAD, Finding, check, fingerprint, reachable, refuse, refuse_unknown, watch
+from perdure.errors import Forbidden, UsageError
 
 WATCHES = sys.version_info >= (3, 12)
 
@@ -345,6 +345,58 @@ async def recursive(n: int) -> Any:
 def test_leaves_alone(fn: Any) -> None:
     assert check(fn) == []
     refuse(fn)
+
+
+# Names.
+
+
+async def misspelt() -> Any:
+    return await chrage()  # type: ignore[name-defined]  # noqa: F821
+
+
+async def not_imported() -> Any:
+    return await shop.charge()  # type: ignore[name-defined]  # noqa: F821
+
+
+async def deep_inside() -> Any:
+    return misspelt_helper([1])
+
+
+def misspelt_helper(numbers: list[int]) -> list[Any]:
+    return [workflow.record(lambda: numbr) for _ in numbers]  # type: ignore[name-defined]  # noqa: F821
+
+
+async def names_well() -> Any:
+    global made_here
+    made_here = len([__name__, defined_below(), int, ValueError])
+
+    class Local:
+        one = 1
+        two = one
+
+    return made_here, Local
+
+
+def defined_below() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (misspelt, r"^misspelt \(test_guard.py:\d+\) uses chrage, which nothing defines: import it, or mend its name$"),
+        (not_imported, "not_imported .* uses shop, which"),
+        (deep_inside, "misspelt_helper.<locals>.* uses numbr, which"),
+    ],
+)
+def test_a_name_that_nothing_defines_is_found(fn: Any, message: str) -> None:
+    refuse(fn)
+    with pytest.raises(UsageError, match=message):
+        refuse_unknown(fn)
+
+
+@pytest.mark.parametrize("fn", [names_well, calls_actions, records, reassigned, recursive, only_names_types, print])
+def test_names_that_something_defines_are_left_alone(fn: Any) -> None:
+    refuse_unknown(fn)
 
 
 async def environment() -> Any:

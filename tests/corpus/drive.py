@@ -541,6 +541,15 @@ def signature_of(member: str) -> str:
     return hashlib.sha256("".join(signed).encode()).hexdigest()[:16]
 
 
+def digest_of(member: str) -> str:
+    """A hash over every byte that many runs of a member write, words and lines and all."""
+    digest = hashlib.sha256()
+    for case in cases(1, [member]):
+        for row in Drive(case).run().rows:
+            digest.update(b"%d %d %d %b\n" % (row.version, row.type, row.at, row.data))
+    return digest.hexdigest()[:16]
+
+
 def signed_as(member: Member) -> str:
     """The name under which a member's signature is stored for this Python."""
     differs = sys.version_info >= member.differs_from

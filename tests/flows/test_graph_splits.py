@@ -82,6 +82,41 @@ async def test_two_waits_of_a_fork_both_resume(world: World) -> None:
     assert await run.result() == {"x": [1], "y": [2]}
 
 
+@pytest.mark.parametrize("crashes", [(), (90,), (30, 90, 150)], ids=["no crash", "one crash", "a crash before each"])
+async def test_two_delays_of_a_fork_both_resume_behind_themselves_on_any_worker(
+    crashes: tuple[int, ...], world: World
+) -> None:
+    made = graph(
+        "two_delays",
+        {
+            "start": "trigger",
+            "fork": "parallel",
+            "x0": do("x0"),
+            "x": pause("PT1H"),
+            "x1": do("x1"),
+            "y0": do("y0"),
+            "y": ("delay", {"duration": 2, "unit": "hours"}),
+            "y1": do("y1"),
+            "join": "join",
+        },
+        "start > fork > x0 > x > x1 > join",
+        "fork > y0 > y > y1 > join",
+    )
+    run = await world.start(made)
+    began, at = world.micros(), 0
+    await run.until("waiting")
+    assert (await run.state()).published["open"] == ["x", "y"]
+    for minutes in crashes:
+        await world.advance(60.0 * (minutes - at))
+        at = minutes
+        await world.crash()
+    assert await run.result() == {"x1": "x1", "y1": "y1"}
+    assert done == ["x0", "y0", "x1", "y1"], "each once: what was before a delay is not done again"
+    assert world.micros() - began == pytest.approx(max(2 * 3600, 60 * at) * 1e6, abs=20e6)
+    settles = [(name, status) for name, status in await settled(world, run) if name in "xy"]
+    assert settles == [("x", "completed"), ("y", "completed")]
+
+
 async def test_a_branch_that_ends_elsewhere_keeps_no_join_waiting(world: World) -> None:
     made = graph(
         "elsewhere",

@@ -154,6 +154,7 @@ async def test_a_condition_that_does_not_hold_rejects(world: World) -> None:
     await run.send("submit")
     await run.until("waiting")
     assert await rejected(run) == [("submit", "the condition does not hold")]
+    assert await state_of(run) == "draft" and await changes(run) == [("", "draft", "")]
 
 
 async def test_only_the_roles_of_a_transition_may_send_its_event(world: World) -> None:
@@ -162,6 +163,7 @@ async def test_only_the_roles_of_a_transition_may_send_its_event(world: World) -
     await run.send("approve", by="bob", roles=["director"])  # somewhere in the machine that is enough
     await run.until("waiting")
     assert await rejected(run) == [("approve", "only manager may send it")]
+    assert await state_of(run) == "review" and (await run.state()).published["amount"] == 5
     with pytest.raises(EventRefused, match="only director or manager may send approve"):
         await run.send("approve", by="eve", roles=["clerk"])
 

@@ -191,6 +191,59 @@ def test_random_machines_do_what_the_model_says(seed: int) -> None:
     evict(live.replay)
 
 
+# --- what comes after what -------------------------------------------------------------------------------------------
+
+ran: dict[str, tuple[float, float]] = {}
+
+
+@action(name="machine.timed")
+async def timed(name: str, seconds: float, fails: bool) -> str:
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(seconds)
+    ran[name] = (began, asyncio.get_running_loop().time())
+    if fails:
+        raise ValueError(name)
+    return name
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("seed", range(25))
+async def test_each_action_begins_when_all_before_it_have_ended_and_a_failure_blocks_only_its_descendants(
+    seed: int, world: World
+) -> None:
+    dice = random.Random(f"graph {seed}")
+    names = [f"n{number}" for number in range(dice.randrange(2, 12))]
+    after = {name: dice.sample(names[:place], dice.randrange(min(place, 3) + 1)) for place, name in enumerate(names)}
+    length = {name: dice.randrange(1, 9) for name in names}
+    fails = {name: seed % 2 == 1 and dice.random() < 0.2 for name in names}
+    dos = [Do(timed, [name, float(length[name]), fails[name]], name=name, after=after[name]) for name in names]
+    dice.shuffle(dos)  # in which order they are written does not matter
+    told = To("bad", set=lambda data, event: {"failed": event.payload["failed"], "blocked": event.payload["blocked"]})
+    machine = Machine(
+        f"dag-machine-{seed}",
+        initial="a",
+        states={"a": State(entry=dos, always="ok", error=told), "ok": State(final=True), "bad": State(final=True)},
+    )
+    ran.clear()
+    zero = asyncio.get_running_loop().time()
+    result = await world.run(machine)
+    blocked: set[str] = set()
+    ends: dict[str, float] = {}
+    for name in names:  # those before it are before it in the list, too
+        if any(fails[one] or one in blocked for one in after[name]):
+            blocked.add(name)
+            continue
+        begins = max((ends[one] for one in after[name]), default=0.0)
+        ends[name] = begins + length[name]
+        assert ran[name] == pytest.approx((zero + begins, zero + ends[name]), abs=0.01), f"{name} after {after[name]}"
+    assert ran.keys() == ends.keys()
+    failed = {name for name in ends if fails[name]}
+    if failed:
+        assert (set(result["failed"]), set(result["blocked"])) == (failed, blocked)
+    else:
+        assert result == {}
+
+
 # --- crashes ---------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from perdure.http.api import ALL
 from perdure.http.audit import NOTED, act_of
 from perdure.http.route import Route
 from tests.http.every import SCOPES, Place
-from tests.http.test_api import Door, served
+from tests.http.test_api import Door, problem, served
 
 DOOR = {
     "machine": "by-door",
@@ -297,3 +297,17 @@ def test_whoever_does_something_is_named_in_the_log_and_in_the_audit() -> None:
         assert "" not in {it["actor"] for it in acts}
 
     in_town(test)
+
+
+def test_who_has_no_name_does_not_get_in() -> None:
+    async def test(door: Door) -> None:
+        door.who = "acme::admin,owner"
+        for (method, path), scope in SCOPES.items():
+            if scope is not None:
+                asked = await door(method, path.format(id="a", name="a", event_id="a"))
+                assert "does not say who calls" in problem(asked, 401, "unauthenticated")["detail"]
+        refused = await door("POST", "/v1/executions", {"workflow": "by-line", "args": []})
+        problem(refused, 401, "unauthenticated")
+        assert (await door.app.find(tenant="acme")).heads == []
+
+    served(test, working=False)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from perdure import ActionFailed, ExecutionFailed, Perdure, Retry, action, workflow
+from perdure import ActionFailed, ExecutionFailed, Machine, Perdure, Retry, State, To, action, workflow
+from perdure.errors import UsageError
+from perdure.flows.registry import registry
 from perdure.testing import World
 
 seen: list[Any] = []
@@ -328,6 +330,44 @@ async def test_wrong_arguments_fail_at_the_call_like_any_function(world: World) 
         await (await world.start(wrong)).result()
 
 
+@action(name="actions.typed", retries=3)
+async def typed(order: Order, times: int = 1) -> int:
+    seen.append(order)
+    return times
+
+
+@action(name="actions.typed_thread", retries=3)
+def typed_thread(order: Order, times: int = 1) -> int:
+    seen.append(order)
+    return times
+
+
+@action(name="actions.typed_apart", retries=3, queue="actions-apart")
+async def typed_apart(order: Order, times: int = 1) -> int:
+    seen.append(order)
+    return times
+
+
+@pytest.mark.parametrize("takes", [typed, typed_thread, typed_apart], ids=["here", "in a thread", "apart"])
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [(["seven"], "order"), ([{"id": "x", "total": 1}], "order"), ([{"id": 1, "total": 1}, "two"], "times")],
+)
+async def test_arguments_of_a_wrong_type_are_refused_before_the_function_is_called(
+    world: World, takes: Any, args: list[Any], named: str
+) -> None:
+    @workflow
+    async def misuse(args: list[Any]) -> Any:
+        return await takes(*args)
+
+    run = await world.start(misuse, args)
+    with pytest.raises(ExecutionFailed, match=f"InvalidValue: argument {named} of"):
+        await run.result()
+    assert seen == [] and not any(".typed" in key for key in world.attempts)
+    assert await (await world.start(misuse, [{"id": 1, "total": 2}, 3])).result() == 3
+    assert seen == [Order(1, 2.0)]
+
+
 async def test_options_for_one_call(world: World) -> None:
     @action
     async def hang() -> None:
@@ -345,14 +385,100 @@ async def test_options_for_one_call(world: World) -> None:
 
 
 def test_the_registry_describes_actions() -> None:
-    from perdure.flows.registry import registry
+    @action(name="actions.described", version=4, description="Take the money.")
+    async def described(order: Order, *, note: str = "") -> Receipt: ...  # type: ignore[empty-body]
 
-    schema = charge.schema()
-    assert charge in list(registry.actions())
-    assert schema["name"] == "charge"
-    assert schema["version"] == 1
-    assert "order" in str(schema["parameters"])
-    assert "paid" in str(schema["result"])
+    assert described in list(registry.actions()) and registry.action("actions.described") is described
+    schema = described.schema()
+    assert (schema["name"], schema["version"], schema["description"]) == ("actions.described", 4, "Take the money.")
+    given, made = schema["parameters"], schema["result"]
+    assert (list(given["properties"]), given["required"]) == (["order", "note"], ["order"])
+    assert given["properties"]["order"] == {"$ref": "#/$defs/Order"}
+    assert given["$defs"]["Order"]["properties"] == {"id": {"type": "integer"}, "total": {"type": "number"}}
+    assert made["$defs"]["Receipt"]["required"] == ["order", "paid"]
+
+
+@pytest.mark.real_time
+async def test_a_workflow_that_names_an_action_that_is_not_there_lets_no_worker_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_workflows", {})
+
+    @workflow(name="actions.misspelt")
+    async def misspelt(order: Order) -> Receipt:
+        return await chrage(order)  # type: ignore[name-defined]  # noqa: F821
+
+    app = Perdure("memory://")
+    async with app:
+        with pytest.raises(UsageError, match=r"misspelt \(test_actions.py:\d+\) uses chrage, which nothing defines"):
+            async with app.working():
+                pass
+
+
+@pytest.mark.real_time
+async def test_a_machine_that_names_what_is_not_there_lets_no_worker_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_workflows", {})
+    Machine(
+        "actions-misspelt",
+        initial="a",
+        states={"a": State(on={"go": To("b", when=lambda data, event: allwed(data))}), "b": State(final=True)},  # type: ignore[name-defined]  # noqa: F821
+    )
+    app = Perdure("memory://")
+    async with app:
+        with pytest.raises(UsageError, match="uses allwed, which nothing defines"):
+            async with app.working():
+                pass
+
+
+async def test_a_second_pass_over_a_step_takes_the_stored_result_and_a_sink_sees_one_effect_per_key(
+    world: World,
+) -> None:
+    kept: dict[str, int] = {}
+
+    @action(name="actions.draws")
+    async def draws(step: str) -> int:
+        seen.append((step, action.key))
+        return kept.setdefault(action.key, len(kept) + 100 * len(seen))
+
+    @workflow(name="actions.passes")
+    async def passes() -> list[int]:
+        drawn = [await draws("a"), await draws("a")]
+        await asyncio.sleep(60)
+        return [*drawn, await draws("b")]
+
+    run = await world.start(passes)
+    await run.until("waiting")
+    first = list(kept.values())
+    for _ in range(2):  # each worker passes the first two steps anew
+        await world.crash()
+        await world.advance("20s")
+    assert await run.result() == [*first, kept[seen[-1][1]]]
+    assert [step for step, _ in seen] == ["a", "a", "b"], "what has its result is not run again"
+    assert len({key for _, key in seen}) == 3 == len(kept)
+
+
+async def test_a_step_that_was_cut_off_is_run_again_under_its_key_and_an_idempotent_sink_sees_one_effect(
+    world: World,
+) -> None:
+    kept: dict[tuple[str, str], int] = {}
+
+    @action(name="actions.charges")
+    async def charges(step: str) -> int:
+        seen.append(action.key)
+        return kept.setdefault((step, action.key), 7)
+
+    @workflow(name="actions.cut_off")
+    async def cut_off() -> int:
+        return await charges("a") + await charges("b")
+
+    def check(run: Any) -> None:
+        assert sorted(step for step, _ in kept) == ["a", "b"]
+        assert max(map(seen.count, seen)) <= 2, "there was one crash"
+        kept.clear()
+        seen.clear()
+
+    report = await world.crash_everywhere(cut_off, check=check)
+    assert report.status == "completed" and sorted(report.attempts.values()) == [2, 2]
 
 
 async def test_an_action_reaches_the_application_it_runs_in(world: World) -> None:

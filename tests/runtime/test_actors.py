@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from perdure import Perdure, Run, event, workflow
+from perdure import Machine, Perdure, Run, State, To, event, workflow
 from perdure.core import events as ev, letters as mail
 from perdure.core.records import Mail
 from perdure.errors import SettingsError, Undecodable, UsageError
@@ -119,6 +119,66 @@ async def test_roles_are_somebodys(world: World) -> None:
     [refused] = await run.send_all([NewEvent("word")], roles=["heads"])
     assert isinstance(refused, UsageError)
     assert "EventReceived" not in await deeds(run)
+
+
+# --- row by row ------------------------------------------------------------------------------------------------------
+
+#: What is done by nobody: it follows from the code, or from what somebody did before.
+BY_ITSELF = {"StateChanged", "EventRejected", "TimerStarted", "TimerFired", "TimerCancelled", "Restarted", "Cancelled"}
+door = Machine(
+    "actors-door",
+    initial="shut",
+    states={
+        "shut": State(on={"push": "open"}),
+        "open": State(after={"1h": "pull"}, on={"pull": "shut", "lock": To("gone", roles=["owner"])}),
+        "gone": State(final=True),
+    },
+)
+
+
+async def test_every_row_says_who_when_what_and_what_was_before_and_after(world: World) -> None:
+    run = await world.start(door, id="door")
+    await run.send("pull", by="eve", id="too-early")
+    await run.until("waiting")
+    await world.advance("1m")
+    await run.send("push", {"hard": True}, by="ann", id="first")
+    await run.until("waiting")
+    await run.pause(by="ops", reason="lunch")
+    await run.until("paused")
+    await run.resume(by="ops")
+    await world.advance("2h")
+    await run.cancel("enough", by="ann")
+    await run.until("cancelled")
+    log = await run.log()
+    before, began = await run.state(at=1), log[0].at
+    for entry in log:
+        after = await run.state(at=entry.version)
+        assert entry.at >= began and after.at == round(entry.at.timestamp() * 1e6), "when"
+        began = entry.at
+        assert (entry.type in BY_ITSELF) != bool(entry.data.get("by") and entry.type != "StateChanged"), "who"
+        match entry.type:
+            case "StateChanged":
+                moved = (entry.data["from_state"], entry.data["to_state"])
+                assert moved == (before.current, after.current), "before and after"
+            case "EventReceived" | "EventRejected":
+                assert before.current == after.current and entry.data["id"] and entry.data["name"]
+        before = after
+    did = [(entry.type, entry.data["by"]) for entry in log if entry.data.get("by")]
+    assert did == [
+        ("Started", "app"),
+        ("EventReceived", "eve"),
+        ("EventReceived", "ann"),
+        ("StateChanged", "ann"),
+        ("Paused", "ops"),
+        ("Resumed", "ops"),
+        ("CancelRequested", "ann"),
+    ]
+    payloads = [entry.data.get("payload") for entry in log if entry.type == "EventReceived"]
+    assert payloads == [None, {"hard": True}]
+    moves = [
+        (one.data["from_state"], one.data["to_state"], one.data.get("event")) for one in log if "to_state" in one.data
+    ]
+    assert moves == [("", "shut", None), ("shut", "open", "push"), ("open", "shut", "pull")]
 
 
 # --- without a name --------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from perdure import CloudEvent, Do, Machine, State, workflow
+from perdure import CloudEvent, Do, Machine as StateMachine, State, workflow
 from perdure.testing import World
+from perdure.testing.machine import Machine
 
 
 @workflow
@@ -64,9 +65,37 @@ async def test_a_sink_takes_only_the_types_that_it_names(world: World) -> None:
 
 
 async def test_a_crash_between_delivery_and_record_delivers_the_same_event_again(world: World) -> None:
+    got: list[CloudEvent] = []
+    when: list[datetime] = []
+
+    def listens(worker: Machine) -> None:
+        @worker.app.sink
+        async def keep(event: CloudEvent) -> None:
+            got.append(event)
+            when.append(world.now())
+            if len(got) == 1:
+                worker.process.kill()  # delivered, and nobody has written so
+
+    [first] = world.workers
+    listens(first)
+    run = await world.start(emits, 5)
+    await world.settle()
+    assert len(got) == 1 and [entry.type for entry in await run.log()] == ["Started"]
+    listens(world.add_worker())
+    assert await run.result() == got[0].id
+    assert len(got) == 2 and got[0] == got[1] and when[0] < when[1], "the same event, later"
+    [settled] = [entry for entry in await run.log() if entry.type == "ActionSettled"]
+    assert (
+        CloudEvent(**{**settled.data["result"], "time": datetime.fromisoformat(settled.data["result"]["time"])})
+        == got[0]
+    )
+
+
+async def test_wherever_its_worker_dies_an_emitted_event_is_recorded_with_one_id_and_time(world: World) -> None:
     @workflow(name="emits.crash")
-    async def crashing() -> str:
-        return (await workflow.emit("it.happened")).id
+    async def crashing() -> list[str]:
+        event = await workflow.emit("it.happened")
+        return [event.id, str(event.time)]
 
     report = await world.crash_everywhere(crashing)
     assert report.status == "completed"
@@ -74,7 +103,7 @@ async def test_a_crash_between_delivery_and_record_delivers_the_same_event_again
 
 
 async def test_a_machine_emits_by_the_action_of_the_engine(world: World) -> None:
-    machine = Machine(
+    machine = StateMachine(
         "emitting-machine",
         initial="a",
         states={

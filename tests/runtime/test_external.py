@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from perdure import ActionFailed, Retry, action, workflow
+from perdure import ActionFailed, ExecutionFailed, Retry, action, workflow
 from perdure.core import events as ev
 from perdure.core.records import EXTERNAL, Busy
 from perdure.errors import (
@@ -229,6 +229,19 @@ async def test_heartbeats_keep_a_task_and_their_details_reach_the_next_attempt(w
     again = await one(world)
     assert (again.attempt, again.progress) == (2, {"page": 4})
     await world.app.external.complete(again.token, {"id": "r1", "amount": 7})
+
+
+async def test_a_call_whose_arguments_do_not_fit_is_given_to_nobody(world: World) -> None:
+    @workflow(name="x-misfit")
+    async def misfit(card: Any, amount: Any) -> None:
+        await charge(card, amount=amount)
+
+    for card, amount, named in (("visa", "seven", "amount"), (7, 7, "card")):
+        run = await world.start(misfit, card, amount)
+        assert await ask(world, wait="1s") == []
+        with pytest.raises(ExecutionFailed, match=f"InvalidValue: argument {named} of charge: (int|str): expected"):
+            await run.result()
+        assert await types(world, f"{run.id}.1") == ["Started", "ActionSettled", "Failed"]
 
 
 async def test_a_failure_is_tried_again_as_the_policy_says(world: World) -> None:

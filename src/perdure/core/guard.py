@@ -3,6 +3,7 @@
 Three guards, none of which touches the standard library, so that a log line in a workflow still works: `check` walks
 the byte code before anything runs, `watch` sees each call of the workflow's own code as it happens (Python 3.12 and
 later), `audit` stops a short list of I/O however deep it is called. What all of them miss, replay finds.
+Besides, `refuse_unknown` finds names that nothing defines, before an execution comes to them.
 Inside `workflow.record` everything is allowed. Iterating over a set of strings cannot be seen and is only documented.
 """
 # ruff: noqa: TID251 - the clocks and dice of the standard library are named here, never called
@@ -32,7 +33,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.errors import Forbidden
+from perdure.errors import Forbidden, UsageError
 
 _NOW = "use workflow.now()"
 _RANDOM = "use workflow.random()"
@@ -103,9 +104,12 @@ class Finding(Struct, frozen=True):
     advice: bool = False
 
     def __str__(self) -> str:
-        file = self.file.replace("\\", "/").rpartition("/")[2]
         why = _WHY.get(self.instead, "gives another value on replay")
-        return f"{self.where} ({file}:{self.line}) {self.what}, which {why}: {self.instead}"
+        return f"{self.where} ({_short(self.file)}:{self.line}) {self.what}, which {why}: {self.instead}"
+
+
+def _short(file: str) -> str:
+    return file.replace("\\", "/").rpartition("/")[2]
 
 
 def check(fn: Callable[..., Any]) -> list[Finding]:
@@ -131,6 +135,21 @@ def refuse(fn: Callable[..., Any]) -> None:
         raise Forbidden(
             found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} calls cannot be replayed:", *found])
         )
+
+
+def refuse_unknown(fn: Callable[..., Any]) -> None:
+    """UsageError, if the code names what neither its module nor Python has: as an action whose name is misspelt.
+
+    For when the whole module is there: what a function calls may be defined below it.
+
+    >>> async def fulfil(order):
+    ...     return await chrage(order)
+    >>> refuse_unknown(fulfil)
+    Traceback (most recent call last):
+    perdure.errors.UsageError: fulfil (<doctest ...>:2) uses chrage, which nothing defines: import it, or mend its name
+    """
+    if unknown := _Walk(fn).unknown():
+        raise UsageError(f"{', '.join(unknown)}, which nothing defines: import it, or mend its name")
 
 
 def reachable(fn: Callable[..., Any]) -> list[CodeType]:
@@ -229,6 +248,10 @@ def _originals() -> frozenset[Any]:
     return ORIGINALS
 
 
+class _Unknown(str):
+    """The name of a global that is nowhere."""
+
+
 class _Walk:
     """One pass over all code that a function reaches. Follows names as far as they can be known without running."""
 
@@ -236,6 +259,7 @@ class _Walk:
         self.findings: list[Finding] = []
         self.codes: dict[CodeType, bool] = {}  # whether it was looked into, or only reached through `record`
         self.originals = _originals()
+        self.missed: dict[str, tuple[CodeType, int]] = {}
         target: Any = inspect.unwrap(fn)
         target = getattr(target, "__func__", target)
         self.module = getattr(target, "__module__", None)
@@ -251,6 +275,15 @@ class _Walk:
                 continue
         self.code(fn.__code__, fn.__globals__, cells, looking)
 
+    def unknown(self) -> list[str]:
+        """Where which names are used that are nowhere, unless the code itself makes them, by `global`."""
+        own = {op.argval for code in self.codes for op in dis.get_instructions(code) if op.opname == "STORE_GLOBAL"}
+        return [
+            f"{code.co_qualname} ({_short(code.co_filename)}:{line}) uses {name}"
+            for name, (code, line) in self.missed.items()
+            if name not in own
+        ]
+
     def code(self, code: CodeType, scope: dict[str, Any], outer: dict[str, Any], looking: bool) -> None:
         if self.codes.get(code, -1) >= looking:
             return
@@ -258,7 +291,9 @@ class _Walk:
         records = "record" in code.co_names
         names = dict(outer)  # of locals and cells, as far as imports and plain assignments tell
         for value, line, called, direct in _loads(code, scope, names):
-            if isinstance(value, FunctionType) and value.__module__ == self.module and value not in self.originals:
+            if isinstance(value, _Unknown):
+                self.missed.setdefault(value, (code, line))
+            elif isinstance(value, FunctionType) and value.__module__ == self.module and value not in self.originals:
                 if not getattr(value, "__perdure_action__", False):
                     self.function(value, looking and (called or not records))
             elif looking and (called or not (records or isinstance(value, type))):
@@ -297,7 +332,8 @@ def _loads(code: CodeType, scope: dict[str, Any], names: dict[str, Any]) -> Iter
         if name in _ATTRIBUTES:
             value, direct = _attribute(value, argument), False
         elif name in ("LOAD_GLOBAL", "LOAD_NAME"):
-            value, direct = scope.get(argument, getattr(builtins, argument, None)), True
+            nowhere = _Unknown(argument) if name == "LOAD_GLOBAL" else None  # the body of a class has names of its own
+            value, direct = scope.get(argument, getattr(builtins, argument, nowhere)), True
         elif name == "IMPORT_NAME":
             level, chosen = (one.argval for one in operations[index - 2 : index])
             module = value = None if level else sys.modules.get(argument if chosen else argument.partition(".")[0])

@@ -87,9 +87,13 @@ class Workflow(Generic[P, R]):
         return guard.fingerprint(self.fn)
 
     def check(self) -> None:
-        """Look once more for calls that cannot be replayed, now that the whole module is there; then watch for them."""
+        """Look once more for calls that cannot be replayed, now that the whole module is there; then watch for them.
+
+        A name that nothing defines is found here, too, and not only by the execution that comes to it.
+        """
         if not self._checked:
             guard.refuse(self.fn)
+            guard.refuse_unknown(self.fn)
             guard.watch(guard.reachable(self.fn))
             self._checked = True
 

@@ -1,9 +1,9 @@
 """The gate before every route that needs a credential: who calls, whether they may, and whether there is room.
 
-Rules kept here: what costs least is asked first. Writes are refused while those before them do not get through to the
-store; requests are counted before their credential is checked, and be it a signature that only the handler can check;
-only then does the store learn whom it answers. Whoever may only glance passes where a route says what is left of its
-answer then, and gets no other answer than that.
+Rules kept here: whoever passes has a name. What costs least is asked first: writes are refused while those before them
+do not get through to the store; requests are counted before their credential is checked, and be it a signature that
+only the handler can check; only then does the store learn whom it answers. Whoever may only glance passes where a route
+says what is left of its answer then, and gets no other answer than that.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Gate:
         counted = self._rates.admit(credential, address, sort)
         try:
             caller = await self._asks.caller(request.headers)
+            if not caller.user:  # what it does would be written down as nobody's
+                raise Unauthenticated("the credential does not say who calls: take one that names a user")
         except Unauthenticated:
             self._rates.forget(credential)
             raise

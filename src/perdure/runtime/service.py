@@ -182,7 +182,11 @@ def run(
     """
 
     async def main() -> int:
-        code = await serve(app, queues, ready=ready, until=until, orders=orders)
+        try:
+            code = await serve(app, queues, ready=ready, until=until, orders=orders)
+        except Exception:  # it could not begin
+            await app.close()
+            raise
         if code == 0:
             await app.close()
         if code or await _left_over():

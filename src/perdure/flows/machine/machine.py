@@ -181,6 +181,7 @@ class Machine(Described, Generic[D]):
             self._checked = True
             for fn in self._functions():
                 guard.refuse(fn)
+                guard.refuse_unknown(fn)
                 guard.watch(guard.reachable(fn))
 
     def _functions(self) -> list[Callable[..., Any]]:

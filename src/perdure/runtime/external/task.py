@@ -18,7 +18,7 @@ from perdure.core.commands import Asked
 from perdure.core.durations import show
 from perdure.core.failures import Kind, Recorded, kind_of_class
 from perdure.core.records import Commit, Held, Park, Status
-from perdure.errors import Contention, External, Permanent, Transient
+from perdure.errors import Contention, External, InvalidValue, Permanent, Transient
 from perdure.flows.action import Action
 from perdure.flows.apart import Apart
 from perdure.runtime.attempts import verdict
@@ -90,6 +90,11 @@ class Task(Course):
             return None
         if verdict.limit(asked, now) == 0:
             self.failed(asked, TimeoutError(f"{asked.spec.name} was not begun before its deadline"), now)
+            return None
+        try:
+            asked.spec.signature.decode(asked.args)
+        except InvalidValue as error:  # as where the function runs here: it is not called with what does not fit
+            self.failed(asked, error, now)
             return None
         self.append(ev.ActionStarted(asked.ref, asked.spec.name, asked.args, worker), now)
         self.began = self.at
