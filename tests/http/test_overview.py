@@ -148,6 +148,10 @@ def test_a_lock_tells_who_holds_it() -> None:
         async with door.app.lock("printer/3", tenant="acme") as lock:
             told = (await door("GET", "/v1/locks?name=printer/3")).json()
             assert (told["held"], told["holder"], told["fence"]) == (True, lock.token, lock.fence) and told["until"]
+            assert told["since"] < told["until"] and 0 <= told["age"] < 20
+            await asyncio.sleep(0.02)
+            later = (await door("GET", "/v1/locks?name=printer/3")).json()
+            assert later["since"] == told["since"] and later["age"] >= told["age"] + 0.02
             door.who = "evil:eve:admin"
             assert (await door("GET", "/v1/locks?name=printer/3")).json()["held"] is False
         problem(await door("GET", "/v1/locks"), 422, "invalid-request")
