@@ -381,10 +381,12 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
         using(path, log)
 
 
-def test_a_file_of_the_first_release_is_brought_up_with_its_data(path: str) -> None:
+@pytest.mark.parametrize("number", range(1, len(MIGRATIONS)))
+def test_a_file_of_before_is_brought_up_with_its_data(number: int, path: str) -> None:
     db = sqlite3.connect(path)
-    db.executescript(MIGRATIONS[0].read_text())
-    db.execute("pragma user_version = 1")
+    for file in MIGRATIONS[:number]:
+        db.executescript(file.read_text())
+    db.execute(f"pragma user_version = {number}")
     db.execute(
         "insert into heads (key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"
         " values ('acme/one', 'acme', 'order', 'order@1', 'default', 'open', 'sha', 1, 0, 0)"
