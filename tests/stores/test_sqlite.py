@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import pytest
 
-from perdure.core.records import Commit, Gone, Held, Query, Row
+from perdure.core.records import Commit, Gone, Held, Query, Row, ShownStatus
 from perdure.errors import (
     InvalidValue,
     OutcomeUnknown,
@@ -647,6 +647,33 @@ def test_a_search_by_labels_reads_its_page_off_the_index(path: str, asked: dict[
         plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
         told = "\n".join(step[3] for step in plan)
         assert "SEARCH first USING PRIMARY KEY (label=?" in told
+        assert not re.search(r"SCAN|TEMP B-TREE|AUTOMATIC", told), told
+
+    using(path, body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "index"),
+    [
+        ({}, "heads_time"),
+        ({"after": 1, "before": 9}, "heads_time"),
+        ({"cursor": (5, "acme/x")}, "heads_time"),
+        ({"workflow": "order"}, "heads_find"),
+        ({"workflow": "order", "after": 1, "cursor": (5, "acme/x")}, "heads_find"),
+        *(({"status": status}, "heads_status") for status in get_args(ShownStatus)),
+    ],
+)
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_page_of_a_list_is_read_off_an_index(path: str, asked: dict[str, Any], index: str, analyzed: bool) -> None:
+    async def body(store: SqliteStore) -> None:
+        await store.start([begin(f"acme/{n}", workflow=f"w{n % 9}") for n in range(100)], GRACE)
+        if analyzed:
+            await store._writer.run(lambda db: db.execute("analyze"))
+        condition, values = search.condition(Query("acme", inner=False, **asked), 0)
+        question = "explain query plan " + search.statement(condition, values)
+        plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
+        told = "\n".join(step[3] for step in plan)
+        assert f"SEARCH h USING INDEX {index} (tenant=?" in told
         assert not re.search(r"SCAN|TEMP B-TREE|AUTOMATIC", told), told
 
     using(path, body)
