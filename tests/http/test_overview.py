@@ -13,6 +13,7 @@ import pytest
 from perdure import action, event, workflow
 from perdure.core import events as ev
 from perdure.runtime.managing import overview
+from perdure.testing import World
 from tests.http.test_api import Door, problem, served
 
 
@@ -111,6 +112,28 @@ def test_counts_match_a_recount_from_the_logs() -> None:
         assert (await door("GET", "/v1/stats")).json()["total"] == 0
 
     served(main)
+
+
+@workflow(name="http-naps")
+async def naps(seconds: int) -> None:
+    await asyncio.sleep(seconds)
+    if seconds % 5 == 0:
+        raise ValueError("overslept")
+
+
+async def test_durations_match_a_recount_from_the_logs(world: World) -> None:
+    runs = [await world.start(naps, number * number) for number in range(1, 31)]
+    open_still = await world.start(naps, 10**6)
+    await world.advance("1h")
+    told = await overview.stats(world.app, "default")
+    [shown] = told.workflows
+    ends = [await run.log() for run in runs]
+    took = sorted((last.at - first.at).total_seconds() for first, *_, last in ends)
+    assert shown.durations == overview.Durations(30, took[14], took[28], took[29])
+    assert took == [number * number for number in range(1, 31)]
+    recount = Counter(log[-1].type.lower() for log in ends)
+    assert shown.by_status == {**recount, "waiting": 1} and recount == {"completed": 24, "failed": 6}
+    await open_still.cancel()
 
 
 def test_what_is_too_much_is_counted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
