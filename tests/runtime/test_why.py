@@ -1,7 +1,7 @@
 """`why` for each class that an execution can be in: what it waits for, since when, who holds it, what went wrong last.
 
-An execution is at work, or waits (for an event, a timer, a child, an action, its turn, a worker, its tenant, or somebody
-to resume it), or is stuck, or has ended.
+An execution is at work, or waits (for an event, a timer, a child, an action, its turn, a worker, its tenant, or for
+somebody to resume it), or is stuck, or has ended.
 """
 
 from __future__ import annotations
