@@ -278,6 +278,8 @@ async def test_a_cancel_reaches_children_timers_and_actions_and_nothing_begins_a
     before, after = ([entry.type for entry in part] for part in (log[:asked], log[asked + 1 :]))
     assert {"ChildStarted", "ActionScheduled", "ActionAttempted"} <= set(before)
     assert Counter(after) == {"ActionCancelled": 3, "Cancelled": 1}
+    world.add_worker(queues=["control-elsewhere"])  # it comes too late
+    await world.advance("1h")
     inner = await world.app.store.find(Query("default", parent=run.key))
     assert [(head.workflow, head.status) for head in inner] == [
         ("control-child", "cancelled"),
