@@ -230,6 +230,19 @@ async def test_what_rests_because_of_its_tenant_says_so_and_asks_for_no_worker(w
     await only(fresh, "event")
 
 
+def test_what_is_due_is_not_said_to_need_a_worker_while_its_tenant_is_suspended() -> None:
+    async def main() -> None:
+        async with Perdure("memory://", grace=0.001) as app:
+            run = await app.start(waits)
+            while "due since" not in str(await run.why()):
+                await asyncio.sleep(0.01)
+            await only(run, "worker")
+            await app.tenants.suspend("default")
+            await only(run, "tenant")
+
+    asyncio.run(main())
+
+
 async def test_what_waits_for_room_in_the_quota_says_so_and_what_has_begun_does_not(world: World) -> None:
     app = world.app
     await app.tenants.limit("acme", running=1)
