@@ -18,6 +18,7 @@ from perdure.core.records import (
     Head,
     Hint,
     HoldAnswer,
+    Lease,
     Mail,
     Outcome,
     Query,
@@ -155,8 +156,8 @@ class Locks(Protocol):
         """Give it back, if it is still this token's."""
         ...
 
-    async def look(self, name: str) -> tuple[str, int, int] | None:
-        """Token, fence and end of the lease, if one runs."""
+    async def look(self, name: str) -> Lease | None:
+        """The lease, if one runs: whose, under which fence, since when and until when. Extending keeps its begin."""
         ...
 
     async def close(self) -> None: ...

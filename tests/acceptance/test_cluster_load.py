@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 from perdure import Perdure, Run
 from perdure.core import events as ev
-from perdure.stores.postgres import PostgresStore
+from perdure.errors import StoreOutdated
+from perdure.stores.postgres import PostgresStore, migrations
+from perdure.stores.sqlite import migrations as files
 from tests.acceptance.cluster import Cluster, Load, check, results, until
 from tests.acceptance.cluster_flows import alarm, alone, chain, told
 from tests.acceptance.conftest import Make
@@ -102,6 +105,39 @@ def test_a_rolling_restart_under_load_loses_nothing_and_drains(make: Make, redis
             assert await check(cluster, await load.end()) == 0, "a drained worker leaves nothing half done"
 
     asyncio.run(main())
+
+
+#: As the next release may have it: every table that a step writes to is changed.
+NEXT = "".join(f"alter table {table} add column more integer; " for table in ("heads", "events", "wakes", "messages"))
+
+
+@pytest.mark.parametrize("where", ["postgres", "sqlite"])
+def test_a_worker_of_before_works_through_a_migration(
+    make: Make, redis_url: str, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(redis_url) if where == "postgres" else make(store=f"sqlite:///{tmp_path}/old.db")
+    [worker] = cluster.grow()
+    known = {**migrations.known()} if where == "postgres" else {**files._migrations()}
+    known[max(known) + 1] = NEXT.replace("; ", ";\n")
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(60):
+            load = Load(app, pause=0.01)
+            await load.reaches(30)
+            monkeypatch.setattr(migrations, "known", lambda: known)
+            monkeypatch.setattr(files, "_migrations", lambda: known)
+            async with cluster.app():  # of the next release: it migrates
+                await load.reaches(len(load.runs) + 30)
+            runs = await load.end()
+            assert await check(cluster, runs) == 0
+        calls = cluster.ledger.calls()
+        assert {call["pid"] for call in calls} == {worker.pid}, "it is the one that ran before"
+        assert max(late["at"] - soon["at"] for soon, late in pairwise(calls)) < 2
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    with pytest.raises(StoreOutdated, match="newer one"):  # whoever comes with the release of before is told
+        asyncio.run(cluster.app().open())
 
 
 def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(cluster: Cluster) -> None:

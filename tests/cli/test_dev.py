@@ -129,7 +129,7 @@ def test_dev_serves_the_api_and_what_it_says_to_try_works_as_it_is_printed(shop:
         SHOP + "\n@workflow(name='aaa-first')\nasync def first(order: Order, times: int) -> int:\n    return times\n"
     )
     with shop.process("dev", "shop.py", "--port", "0") as dev:
-        dev.line("^api http://127.0.0.1:")
+        dev.line("^api http://127.0.0.1:.* open to everybody on this machine")
         lines = [dev.line("^    curl ").strip() for _ in range(3)]
         told = [json.loads(subprocess.check_output(["sh", "-c", line])) for line in lines]
         assert told[0] == {"id": "try-1"}

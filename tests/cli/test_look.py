@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import pytest
 
+from perdure import Perdure
 from tests.cli.conftest import Shop
 from tests.cli.processes import Process
 
@@ -118,3 +120,23 @@ def test_text_from_outside_cannot_command_the_terminal(shop: Shop, worker: Proce
         text = shop.out(*command)
         assert "\x1b" not in text
         assert r"bad\x1b[2J\nnews" in text
+
+
+def test_lock_tells_who_holds_it_and_for_how_long(shop: Shop) -> None:
+    async def take() -> tuple[str, int]:
+        async with Perdure(shop.store) as app:
+            lock = app.lock("printer/3", lease="1h")
+            return lock.token, await lock.acquire()  # and dies with it
+
+    shop.run("migrate")
+    assert shop.json("lock", "printer/3") == {"name": "printer/3", "held": False}
+    assert shop.out("lock", "printer/3") == "printer/3 is held by nobody\n"
+    holder, fence = asyncio.run(take())
+    told = shop.json("lock", "printer/3")
+    assert (told["name"], told["held"], told["holder"], told["fence"]) == ("printer/3", True, holder, fence)
+    assert 0 <= told["age"] < 60
+    assert datetime.fromisoformat(told["until"]) - datetime.fromisoformat(told["since"]) >= timedelta(minutes=59)
+    text = shop.out("lock", "printer/3").replace("held by", "held")
+    lines = dict(line.strip().split(maxsplit=1) for line in text.splitlines())
+    assert (lines["lock"], lines["held"], lines["fence"]) == ("printer/3", holder, str(fence))
+    assert " UTC, for " in lines["since"] and lines["until"].endswith("UTC, if nothing renews it")

@@ -565,6 +565,7 @@ def test_the_whole_is_seen_at_a_glance() -> None:
         async with place.app.lock("a/printer", tenant="acme") as lock:
             held = await ann.lock("a/printer")
             assert held is not None and (held.name, held.fence) == ("a/printer", lock.fence)
+            assert held.since is not None and held.since < held.until and held.age is not None and held.age >= 0
         assert "perdure" in await ann.metrics()
         with pytest.raises(RequestRefused):
             await ann.stats(workflow="verbs-wait", after=datetime(2030, 1, 1, tzinfo=UTC), before="soon")  # type: ignore[arg-type]

@@ -240,6 +240,7 @@ async def test_of_two_who_complete_at_once_one_does(world: World) -> None:
     [done] = [one for one in answers if not isinstance(one, BaseException)]
     assert sum(isinstance(one, ExecutionEnded) for one in answers) == 2
     assert await run.result() == f"True {done.value['why']}"
+    assert [entry.type for entry in await run.log()].count("ChildSettled") == 1
 
 
 async def test_the_same_event_again_gets_the_same_verdict(world: World) -> None:
@@ -505,6 +506,28 @@ async def test_the_words_of_a_task_may_change_in_the_code_while_it_is_open(world
     await world.app.tasks.complete("p.1", 5)
     assert await run.result() == 5
     assert (await world.app.tasks.get("p.1")).title == "Old words"
+
+
+async def test_a_task_keeps_the_version_of_its_form_and_later_ones_have_the_next(world: World) -> None:
+    form: dict[str, Any] = {"type": "object", "required": ["old"]}
+
+    @workflow(name="person-forms")
+    async def ask() -> Any:
+        return await person("look", form=dict(form))
+
+    first = await begun(world, ask, id="p")
+    form["required"] = ["new"]
+    await world.crash()
+    second = await begun(world, ask, id="q")
+    tasks = world.app.tasks
+    was, now = await tasks.get("p.1"), await tasks.get("q.1")
+    assert (was.form["required"], now.form["required"]) == (["old"], ["new"])
+    assert was.form_version != now.form_version
+    for id, right, wrong in (("p.1", "old", "new"), ("q.1", "new", "old")):
+        with pytest.raises(FormInvalid, match="not filled in"):
+            await tasks.complete(id, {wrong: 1})
+        assert (await tasks.complete(id, {right: 1})).status == "completed"
+    assert (await first.result(), await second.result()) == ({"old": 1}, {"new": 1})
 
 
 async def test_another_task_in_the_place_of_the_recorded_one_is_noticed(world: World) -> None:

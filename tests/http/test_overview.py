@@ -13,6 +13,7 @@ import pytest
 from perdure import action, event, workflow
 from perdure.core import events as ev
 from perdure.runtime.managing import overview
+from perdure.testing import World
 from tests.http.test_api import Door, problem, served
 
 
@@ -113,6 +114,28 @@ def test_counts_match_a_recount_from_the_logs() -> None:
     served(main)
 
 
+@workflow(name="http-naps")
+async def naps(seconds: int) -> None:
+    await asyncio.sleep(seconds)
+    if seconds % 5 == 0:
+        raise ValueError("overslept")
+
+
+async def test_durations_match_a_recount_from_the_logs(world: World) -> None:
+    runs = [await world.start(naps, number * number) for number in range(1, 31)]
+    open_still = await world.start(naps, 10**6)
+    await world.advance("1h")
+    told = await overview.stats(world.app, "default")
+    [shown] = told.workflows
+    ends = [await run.log() for run in runs]
+    took = sorted((last.at - first.at).total_seconds() for first, *_, last in ends)
+    assert shown.durations == overview.Durations(30, took[14], took[28], took[29])
+    assert took == [number * number for number in range(1, 31)]
+    recount = Counter(log[-1].type.lower() for log in ends)
+    assert shown.by_status == {**recount, "waiting": 1} and recount == {"completed": 24, "failed": 6}
+    await open_still.cancel()
+
+
 def test_what_is_too_much_is_counted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "MOST", 2)
     monkeypatch.setattr(overview, "_PAGE", 2)
@@ -148,6 +171,10 @@ def test_a_lock_tells_who_holds_it() -> None:
         async with door.app.lock("printer/3", tenant="acme") as lock:
             told = (await door("GET", "/v1/locks?name=printer/3")).json()
             assert (told["held"], told["holder"], told["fence"]) == (True, lock.token, lock.fence) and told["until"]
+            assert told["since"] < told["until"] and 0 <= told["age"] < 20
+            await asyncio.sleep(0.02)
+            later = (await door("GET", "/v1/locks?name=printer/3")).json()
+            assert later["since"] == told["since"] and later["age"] >= told["age"] + 0.02
             door.who = "evil:eve:admin"
             assert (await door("GET", "/v1/locks?name=printer/3")).json()["held"] is False
         problem(await door("GET", "/v1/locks"), 422, "invalid-request")

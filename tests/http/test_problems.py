@@ -201,6 +201,66 @@ def test_no_status_is_forgotten() -> None:
     assert {status for _, status in STATUS} | {405, 408, 413, 415, 429, 431} == EACH.keys() | {410}
 
 
+# The same for the one route that most callers use: an event for an execution.
+
+EVENT = "/v1/executions/h1/events"
+GO = {"name": "go", "payload": 1, "id": "e1"}
+
+
+async def _submitted(door: Door, status: int) -> httpx.Response:
+    """A submit that is answered with this status; what comes before it is accepted."""
+    body: Any = GO
+    if status == 429:
+        for _ in range(2):
+            await door("POST", EVENT, GO)
+    elif status == 401:
+        return await door.client.post(EVENT, json=GO)
+    elif status == 400:
+        said = {"authorization": f"Bearer {door.who}", "content-type": "application/json"}
+        return await door.client.post(EVENT, content=b'{"name": "go",', headers=said)
+    elif status == 403:
+        door.who = "acme:eve:viewer"
+    elif status == 404:
+        door.who = "mill:ann:admin"
+    elif status == 409:
+        await door("POST", EVENT, {**GO, "payload": 2})
+    elif status == 413:
+        body = {**GO, "payload": "x" * 20_000}
+    elif status == 422:
+        body = {**GO, "payload": "no number"}
+    return await door("POST", EVENT, body)
+
+
+#: What it is called, how many letters there are afterwards, and with what settings.
+SUBMITS: dict[int, tuple[str, int, Mapping[str, Any]]] = {
+    400: ("not-json", 0, {}),
+    401: ("unauthenticated", 0, {}),
+    403: ("not-allowed", 0, {}),
+    404: ("execution-not-found", 0, {}),
+    409: ("event-conflict", 1, {}),
+    413: ("too-large", 0, {}),
+    422: ("invalid-value", 0, {}),
+    429: ("too-many-requests", 1, {"api_rate": 0.1, "api_burst": 2}),
+    503: ("store-unavailable", 0, {}),
+}
+
+
+@pytest.mark.parametrize("status", SUBMITS)
+def test_a_submit_is_refused_with_this_status_and_leaves_nothing(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, letters, settings = SUBMITS[status]
+    store = MemoryStore()
+
+    async def main(door: Door) -> None:
+        await door.app.start(line, "x", id="h1", tenant="acme")
+        if status == 503:
+            monkeypatch.setattr(store, "send", away().send)
+        told(await _submitted(door, status), status, name, EVENT)
+        head = await store.head("acme/h1")
+        assert head is not None and (head.version, head.mail) == (1, letters)
+
+    served(main, store, **settings)
+
+
 def _all_errors(kind: type[BaseException] = errors.PerdureError) -> list[type[BaseException]]:
     return [kind, *(one for below in kind.__subclasses__() for one in _all_errors(below))]
 

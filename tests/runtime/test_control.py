@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +23,8 @@ from perdure import (
     event,
     workflow,
 )
+from perdure.core import events as ev
+from perdure.core.records import Query
 from perdure.errors import UsageError
 from perdure.testing import World
 
@@ -232,6 +235,73 @@ async def test_cancel_runs_the_clean_up(world: World) -> None:
     assert await run.status() == "cancelled"
 
 
+async def test_a_cancel_reaches_children_timers_and_actions_and_nothing_begins_after_it(world: World) -> None:
+    tried, stopped = [], asyncio.Event()
+
+    @action(name="control.endless")
+    async def endless() -> None:
+        tried.append("endless")
+        try:
+            await asyncio.sleep(10**6)
+        finally:
+            stopped.set()
+
+    @action(name="control.flaky", retries=Retry(attempts=0, first="1h", cap="1h"))
+    async def flaky() -> None:
+        tried.append("flaky")
+        raise OSError("not yet")
+
+    @action(name="control.elsewhere", queue="control-elsewhere")
+    async def elsewhere() -> None:
+        tried.append("elsewhere")
+
+    @workflow(name="control-child")
+    async def child() -> None:
+        await event("never")
+
+    @workflow(name="control-everything")
+    async def everything() -> None:
+        await asyncio.gather(endless(), flaky(), elsewhere(), child(), asyncio.sleep(10**6), event("never"))
+        await jot("after")
+
+    run = await world.start(everything, id="all")
+    await world.advance("1m")
+    assert sorted(tried) == ["endless", "flaky"]
+    await run.cancel("enough")
+    with pytest.raises(ExecutionCancelled, match="enough"):
+        await run.result()
+    await world.settle()
+    assert stopped.is_set()
+    await world.advance("20d")
+    log = await run.log()
+    asked = next(place for place, entry in enumerate(log) if entry.type == "CancelRequested")
+    before, after = ([entry.type for entry in part] for part in (log[:asked], log[asked + 1 :]))
+    assert {"ChildStarted", "ActionScheduled", "ActionAttempted"} <= set(before)
+    assert Counter(after) == {"ActionCancelled": 3, "Cancelled": 1}
+    world.add_worker(queues=["control-elsewhere"])  # it comes too late
+    await world.advance("1h")
+    inner = await world.app.store.find(Query("default", parent=run.key))
+    assert [(head.workflow, head.status) for head in inner] == [
+        ("control-child", "cancelled"),
+        ("action:control.elsewhere", "cancelled"),
+    ]
+    assert sorted(tried) == ["endless", "flaky"] and seen == []
+
+
+async def test_a_cancel_takes_back_the_timer_of_an_execution_at_rest(world: World) -> None:
+    @workflow(name="control-sleeper")
+    async def sleeper() -> None:
+        await asyncio.sleep(10**6)
+
+    run = await world.start(sleeper)
+    await world.advance("1m")
+    await run.cancel()
+    await world.advance("20d")
+    assert [entry.type for entry in await run.log()] == [
+        *("Started", "TimerStarted", "CancelRequested", "TimerCancelled", "Cancelled")
+    ]
+
+
 async def test_a_catch_all_cannot_swallow_a_cancel_for_ever(world: World) -> None:
     @workflow
     async def stubborn() -> None:
@@ -380,6 +450,22 @@ async def test_only_what_has_failed_can_be_retried(world: World) -> None:
     await run.until("waiting")
     with pytest.raises(UsageError, match="only failed, cancelled and stuck"):
         await run.retry()
+
+
+async def test_a_replay_as_a_new_run_begins_with_the_original_input_and_repeats_every_step(world: World) -> None:
+    @workflow(name="control-replayed")
+    async def job(order: dict[str, Any], count: int) -> list[Any]:
+        await jot(f"{order['item']} {count}")
+        return [order, count]
+
+    run = await world.start(job, {"item": "tea", "notes": ["a", None, 1.5]}, 3, id="r")
+    result = await run.result()
+    again = await run.fork(at=1)
+    assert again.id != run.id and await again.result() == result == [{"item": "tea", "notes": ["a", None, 1.5]}, 3]
+    [first], [other] = [[row async for row in one.rows(0, 1)] for one in (run, again)]
+    assert ev.read(first).input == ev.read(other).input  # type: ignore[union-attr]
+    assert seen == ["tea 3", "tea 3"]
+    assert await run.status() == "completed"
 
 
 async def test_fork_with_an_edited_result(world: World) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from perdure import LockLost, LockTaken, Perdure, action, workflow
+from perdure.core.records import Held
 from perdure.errors import SettingsError
 from perdure.ports import Locks
 from perdure.runtime.managing import locks
-from perdure.runtime.managing.locks import StoreLocks
+from perdure.runtime.managing.locks import StoreLocks, key_of_lock
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
+from perdure.stores.sqlite import SqliteStore
 from perdure.testing import World
 from perdure.testing.contract import LocksContract
 
@@ -24,6 +26,22 @@ from perdure.testing.contract import LocksContract
 class TestLocksInMemory(LocksContract):
     async def make_locks(self) -> Locks:
         return StoreLocks(MemoryStore(), "default")
+
+
+class TestLocksOnSqlite(LocksContract):
+    @pytest.fixture(autouse=True)
+    def _given(self, tmp_path: Path) -> None:
+        self.store = SqliteStore(f"{tmp_path}/locks.db")
+
+    async def make_locks(self) -> Locks:
+        await self.store.open()
+        return StoreLocks(self.store, "default")
+
+    async def play(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+        try:
+            await super().play(body)
+        finally:
+            await self.store.close()
 
 
 class TestLocksOnPostgres(LocksContract):
@@ -131,10 +149,42 @@ async def test_extending_lengthens_the_lease(world: World) -> None:
     assert state.fence == lock.fence
 
 
+async def test_a_lock_tells_its_age_however_often_it_was_renewed(world: World) -> None:
+    async with world.app.lock("a", lease="10s") as lock:
+        began = world.now()
+        await world.advance("1h")
+        state = await world.app.lock("a").look()
+        assert state is not None
+        assert (state.holder, state.since, state.age) == (lock.token, began, 3600)
+
+
+async def test_a_lock_of_before_its_begin_was_kept_is_read(world: World) -> None:
+    locks = StoreLocks(world.store, "default")
+    fence = await locks.take("a", "somebody", 1)  # so that it exists
+    await world.advance("1s")
+    [held] = await world.store.hold([key_of_lock("default", "a")], "worker@3/1f2e", 60_000_000)
+    assert isinstance(held, Held)
+    state = await world.app.lock("a").look()
+    assert state is not None
+    assert (state.holder, state.since, state.age) == ("worker@3/1f2e", None, None)
+    with pytest.raises(LockTaken, match="worker@3/1f2e"):
+        await world.app.lock("a").acquire()
+    assert await locks.drop("a", "worker@3/1f2e", held.token)
+    assert await world.app.lock("a").acquire() > held.token > (fence or 0)
+
+
 async def test_a_hung_holder_is_not_renewed_for_ever(world: World) -> None:
     with pytest.raises(LockLost, match="longer than 60 s"):
         async with world.app.lock("a", lease="10s", most="60s"):
             await asyncio.sleep(3600)
+    assert await world.app.lock("a").acquire()
+
+
+async def test_a_block_that_raises_gives_it_back_and_raises_the_same(world: World) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with world.app.lock("a", lease="1h"):
+            raise ZeroDivisionError
+    assert await world.app.lock("a").look() is None
     assert await world.app.lock("a").acquire()
 
 

@@ -24,7 +24,7 @@ from perdure.testing.contract.stage import ManualClock
 from tests.stores.test_postgres import application, opened, play_all, session
 
 MINE, YOURS = "acme/1", "evil/1"
-TABLES = ("heads", "events", "wakes", "messages", "labels")
+TABLES = ("heads", "events", "wakes", "messages", "topics", "labels")
 
 
 class Granted(PostgresStore):
@@ -77,7 +77,7 @@ async def two_tenants(url: str) -> AsyncIterator[tuple[str, PostgresStore]]:
     """An execution with mail of each of two tenants; the address of the application and its store."""
     async with application(url) as granted, opened(granted) as store:
         for key in (MINE, YOURS):
-            await store.start([begin(key, correlation="order-7")], GRACE)
+            await store.start([begin(key, correlation="order-7", topics=("paid",))], GRACE)
             await accepted(store, letter(key=key))
         yield granted, store
 
@@ -418,6 +418,49 @@ def test_a_search_by_labels_reads_its_page_off_the_index(postgres: str, analyzed
         if analyzed and query.correlation is None:  # of rows that it takes for few it may read all
             assert re.search(r"Scan Backward using labels_pkey on labels l\b", plan), plan
             assert "Sort" not in plan, plan
+
+
+#: What a caller asks for, and the index that the answer is read off.
+LISTS: list[tuple[Query, str]] = [
+    (Query("acme", inner=False), "time"),
+    (Query("acme", inner=False, after=1, before=2**60), "time"),
+    (Query("acme", inner=False, cursor=(2**59, "acme/x")), "time"),
+    (Query("acme", inner=False, workflow="w7"), "find"),
+    (Query("acme", inner=False, workflow="w7", after=1, cursor=(2**59, "acme/x")), "find"),
+    (Query("acme", inner=False, status="waiting"), "status"),
+    (Query("acme", inner=False, status="completed"), "time"),
+    (Query("acme", inner=False, status="failed"), "status"),
+    (Query("acme", inner=False, status="paused"), "status"),
+    (Query("acme", inner=False, status="stuck"), "status"),
+    (Query("acme", inner=False, status="cancelled"), "status"),
+]
+
+
+def test_a_page_of_a_list_is_read_off_an_index(postgres: str) -> None:
+    """With the rights and the eyes of a caller, of a tenant that has nearly all there is."""
+    made = (
+        "insert into heads (base, started_at, changed_at, key, tenant, workflow, definition, queue, status, sha)"
+        " select 1, n, n, 'acme/' || n, 'acme', 'w' || n % 20, 'w@1', 'q',"
+        " case n % 10 when 0 then 'failed' when 1 then 'open' else 'completed' end, 'sha'"
+        " from generate_series(1, 20000) n"
+    )
+
+    async def scenario() -> list[str]:
+        plans = []
+        async with application(postgres) as granted, opened(granted) as store, session(postgres) as owner:
+            await owner.execute(made)
+            await owner.execute("analyze")
+            role = read_address(granted).dsn.partition("//")[2].partition(":")[0]
+            await owner.execute(f"set role {role}")
+            await owner.execute("set perdure.tenant = 'acme'")
+            for query, _ in LISTS:
+                statement, values = search.statement(query, store._sql.schema)
+                plans.append("\n".join(row[0] for row in await owner.fetch("explain " + statement, *values)))
+        return plans
+
+    for (query, index), plan in zip(LISTS, asyncio.run(scenario()), strict=True):
+        assert re.search(rf"Index Scan Backward using heads_{index} on heads h\b", plan), (query, plan)
+        assert not re.search(r"Seq Scan on heads\b|Sort", plan), (query, plan)
 
 
 # For people who look into the tables

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import pytest
 
-from perdure.core.records import Commit, Gone, Held, Query, Row
+from perdure.core.records import Commit, Gone, Held, Query, Row, ShownStatus
 from perdure.errors import (
     InvalidValue,
     OutcomeUnknown,
@@ -381,10 +381,12 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
         using(path, log)
 
 
-def test_a_file_of_the_first_release_is_brought_up_with_its_data(path: str) -> None:
+@pytest.mark.parametrize("number", range(1, len(MIGRATIONS)))
+def test_a_file_of_before_is_brought_up_with_its_data(number: int, path: str) -> None:
     db = sqlite3.connect(path)
-    db.executescript(MIGRATIONS[0].read_text())
-    db.execute("pragma user_version = 1")
+    for file in MIGRATIONS[:number]:
+        db.executescript(file.read_text())
+    db.execute(f"pragma user_version = {number}")
     db.execute(
         "insert into heads (key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"
         " values ('acme/one', 'acme', 'order', 'order@1', 'default', 'open', 'sha', 1, 0, 0)"
@@ -645,6 +647,33 @@ def test_a_search_by_labels_reads_its_page_off_the_index(path: str, asked: dict[
         plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
         told = "\n".join(step[3] for step in plan)
         assert "SEARCH first USING PRIMARY KEY (label=?" in told
+        assert not re.search(r"SCAN|TEMP B-TREE|AUTOMATIC", told), told
+
+    using(path, body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "index"),
+    [
+        ({}, "heads_time"),
+        ({"after": 1, "before": 9}, "heads_time"),
+        ({"cursor": (5, "acme/x")}, "heads_time"),
+        ({"workflow": "order"}, "heads_find"),
+        ({"workflow": "order", "after": 1, "cursor": (5, "acme/x")}, "heads_find"),
+        *(({"status": status}, "heads_status") for status in get_args(ShownStatus)),
+    ],
+)
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_page_of_a_list_is_read_off_an_index(path: str, asked: dict[str, Any], index: str, analyzed: bool) -> None:
+    async def body(store: SqliteStore) -> None:
+        await store.start([begin(f"acme/{n}", workflow=f"w{n % 9}") for n in range(100)], GRACE)
+        if analyzed:
+            await store._writer.run(lambda db: db.execute("analyze"))
+        condition, values = search.condition(Query("acme", inner=False, **asked), 0)
+        question = "explain query plan " + search.statement(condition, values)
+        plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
+        told = "\n".join(step[3] for step in plan)
+        assert f"SEARCH h USING INDEX {index} (tenant=?" in told
         assert not re.search(r"SCAN|TEMP B-TREE|AUTOMATIC", told), told
 
     using(path, body)

@@ -44,9 +44,22 @@ def test_the_same_holder_gets_the_same_fence_again(redis_url: str) -> None:
         first = await locks.take("stock", "me", SECOND)
         assert await locks.take("stock", "me", 100 * SECOND) == first
         found = await locks.look("stock")
-        assert found is not None and found[:2] == ("me", first)
+        assert found is not None and (found.token, found.fence) == ("me", first)
 
     play(redis_url, body)
+
+
+def test_a_lock_of_before_its_begin_was_kept_is_read() -> None:
+    async def body(locks: RedisLocks) -> None:
+        server.do("HSET", f"{{{locks._place}:stock}}", "holder", "me", "fence", 7)
+        server.do("PEXPIRE", f"{{{locks._place}:stock}}", 60_000)
+        found = await locks.look("stock")
+        assert found is not None and (found.token, found.fence, found.since) == ("me", 7, None)
+        assert await locks.take("stock", "you", LEASE) is None
+        assert await locks.drop("stock", "me", 7)
+
+    with ValkeyServer() as server:
+        play(server.url, body)
 
 
 def test_the_fence_rises_when_the_clock_of_the_server_goes_back() -> None:

@@ -1,4 +1,4 @@
-"""Commands that look at one execution and change nothing."""
+"""Commands that look at one execution, or at a lock, and change nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from typer import Option
+from typer import Argument, Option
 
 from perdure.cli import values
 from perdure.cli.command import AppOption, Call, RunId, command
@@ -32,6 +32,7 @@ from perdure.cli.display import (
 from perdure.cli.pictures import DiagramOption, draw
 from perdure.core.records import ENDED, Head, Row, id_of
 from perdure.core.view import Entry, Reason, State, entry, final, moment
+from perdure.runtime.managing.locks import LockState
 from perdure.runtime.run import Run
 
 PANEL = "Look closer"
@@ -287,3 +288,32 @@ def _since(reason: Reason, now: int) -> str:
         return ""
     then = int(reason.since.timestamp() * 1e6)
     return f", {ago(then, now)}" if reason.kind == "nothing" else f", for {age(now - then)}"
+
+
+@command("lock", PANEL)
+async def lock(call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]) -> None:
+    """Tell who holds a lock, under which fence, and for how long.
+
+    Example: perdure lock printer-3
+    """
+    async with call.client() as client:
+        found = await client.lock(name).look()
+    if call.show.json:
+        call.show.data(
+            {"name": name, "held": False} if found is None else {"held": True} | msgspec.structs.asdict(found)
+        )
+    elif found is None:
+        call.show.print(styled((name, "bold"), " is held by nobody"), soft_wrap=True)
+    else:
+        call.show.print(pairs(_lock_facts(found)))
+
+
+def _lock_facts(found: LockState) -> list[tuple[str, Any]]:
+    facts: list[tuple[str, Any]] = [
+        ("lock", styled((found.name, "bold"))),
+        ("held by", styled(found.holder)),
+        ("fence", str(found.fence)),
+    ]
+    if found.since is not None and found.age is not None:
+        facts.append(("since", f"{found.since:%Y-%m-%d %H:%M:%S} UTC, for {age(int(found.age * 1e6))}"))
+    return [*facts, ("until", f"{found.until:%Y-%m-%d %H:%M:%S} UTC, if nothing renews it")]

@@ -281,11 +281,11 @@ class Client:
         return await self._door.get(path_of("quota"), QuotaOut)
 
     async def lock(self, name: str) -> LockState | None:
-        """Who holds a lock now, under which fence and until when; locks are taken by those who have the store."""
+        """Who holds a lock now, under which fence, since when and until when. It takes none."""
         found = await self._door.get(path_of("locks"), LockOut, name=name)
         if found.fence is None or found.until is None:
             return None
-        return LockState(found.name, found.holder, found.fence, found.until)
+        return LockState(found.name, found.holder, found.fence, found.until, found.since, found.age)
 
     async def metrics(self) -> str:
         """What the process of the server counts, with its worker if it has one, as Prometheus reads it."""

@@ -302,6 +302,10 @@ class Asking:
         """When a timer is due, in microseconds since the epoch; rounded up, so never early."""
         return self.began + math.ceil(handle.due * 1e6)
 
+    def set_at(self, handle: Handle) -> int:
+        """When a timer was set, by the time of the execution."""
+        return self.began + round(handle.since * 1e6)
+
     # Inside.
 
     def halt(self, fault: PerdureError) -> NoReturn:

@@ -101,13 +101,13 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
 class Handle:
     """What call_soon and call_at return. Never shared: callers may cancel it."""
 
-    __slots__ = ("call", "due", "live", "loop", "ref")
+    __slots__ = ("call", "due", "live", "loop", "ref", "since")
 
     def __init__(self, loop: Loop | None = None) -> None:
         self.live = True
         self.loop = loop
         self.ref = 0
-        self.due = 0.0
+        self.due = self.since = 0.0
         self.call: tuple[Callable[..., object], tuple[Any, ...], Context] | None = None
 
     def cancelled(self) -> bool:
@@ -211,7 +211,8 @@ class Loop(asyncio.AbstractEventLoop):
             raise ValueError(f"a timer needs a finite time, not {when}")
         handle = Handle(self)
         self.ref = handle.ref = self.ref + 1
-        handle.due, handle.call = when, (callback, args, copy_context() if context is None else context)
+        handle.due, handle.since = when, self.now
+        handle.call = (callback, args, copy_context() if context is None else context)
         self.timers[handle.ref] = handle
         self.execution.timer_set(handle)
         return handle

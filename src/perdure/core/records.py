@@ -276,6 +276,16 @@ class Head(Struct, frozen=True):
         return self.status
 
 
+class Lease(Struct, frozen=True, gc=False):
+    """A lock that somebody has, as it is at the moment `now`."""
+
+    token: str  # of the acquisition
+    fence: int
+    until: int
+    now: int
+    since: int | None = None  # not known of one that was taken by a version which did not keep it
+
+
 class Query(Struct, frozen=True):
     """What `find` looks for, newest first. `fields` are equalities on published state, which no index knows of;
     correlation id and tags are found by one.

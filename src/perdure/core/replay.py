@@ -47,6 +47,7 @@ class Replay(Asking):
     def __init__(self, key: str, definition: Definition, limits: Limits | None = None) -> None:
         super().__init__(key, definition, limits)
         self.paused: ev.Paused | None = None
+        self.paused_at = 0
         self.stuck: ev.Stuck | None = None
         self.outcome: Outcome | None = None
         self.input = ev.NULL
@@ -100,7 +101,7 @@ class Replay(Asking):
             case ev.TimerStarted() | ev.TimerCancelled() | ev.ActionCancelled() | ev.ChildStarted() | ev.Marked():
                 self._check_output(event)
             case ev.Paused():
-                self.paused = event
+                self.paused, self.paused_at = event, at
             case ev.Resumed():
                 self.paused = None
                 self._drive_backlog(at)

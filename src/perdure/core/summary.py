@@ -87,7 +87,8 @@ def waits(replay: Replay) -> dict[str, Any]:
             for waiter in replay.waiters[:_SHOWN]
         ]
     if replay.loop.timers:
-        found["timers"] = sorted(replay.due_of(handle) for handle in replay.loop.timers.values())[:_SHOWN]
+        timers = sorted((replay.due_of(one), replay.set_at(one)) for one in replay.loop.timers.values())[:_SHOWN]
+        found["timers"], found["timers_set"] = [due for due, _ in timers], [since for _, since in timers]
     if replay.children:
         found["children"] = [
             {"id": f"{id_of(replay.key)}.{ref}", "since": asked.at}
@@ -106,7 +107,7 @@ def waits(replay: Replay) -> dict[str, Any]:
             for ref, asked in list(replay.actions.items())[:_SHOWN]
         ]
     if replay.paused is not None:
-        found["paused"] = replay.paused
+        found["paused"], found["paused_at"] = replay.paused, replay.paused_at
     if replay.cancel is not None:
         found["cancel"] = replay.cancel
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -286,7 +287,7 @@ def _text(event: ev.Event, at: int) -> str:
 class Reason(Struct, frozen=True):
     """One thing that an execution waits for."""
 
-    kind: str  # event, timer, child, action, lane, worker, person, pause, nothing
+    kind: str  # event, timer, child, action, lane, worker, person, pause, tenant, quota, nothing
     text: str
     since: datetime | None = None
     until: datetime | None = None
@@ -306,8 +307,8 @@ class Why(Struct, frozen=True):
         return f"{self.id} is {self.status}{held}: " + "; ".join(reason.text for reason in self.reasons)
 
 
-def why(head: Head, state: State, now: int) -> Why:
-    """A causal answer, from the summary row and the log."""
+def why(head: Head, state: State, now: int, kept: Reason | None = None) -> Why:
+    """A causal answer, from the summary row and the log, and from what keeps workers from taking it up, if anything."""
     waits: dict[str, Any] = _decode(head.waits) if head.waits else {}
     reasons: list[Reason] = []
     if head.status in ENDED:
@@ -318,12 +319,14 @@ def why(head: Head, state: State, now: int) -> Why:
     elif head.status == "stuck":
         stuck = waits.get("stuck") or {}
         text = f"{stuck.get('cause')}: {stuck.get('reason')}; mend it, then retry the execution"
-        reasons.append(Reason("person", text, moment(head.changed_at)))
+        reasons.append(Reason("person", text, moment(waits.get("since") or head.changed_at)))
     elif head.holder is not None:
         reasons += _at_work(head, state)
     else:
         reasons += _waiting(waits, state)
-        if head.due is not None and head.due <= now and head.status == "open":
+        if kept is not None:
+            reasons.append(kept)
+        elif head.due is not None and head.due <= now and head.status == "open":
             text = (
                 f"due since {show(now - head.due)}: no worker has taken it; it needs one that serves queue"
                 f" {head.queue!r} and has {head.definition}"
@@ -333,7 +336,8 @@ def why(head: Head, state: State, now: int) -> Why:
             text = f"it waits for its turn: another execution of lane {head.lane} has not ended"
             reasons.append(Reason("lane", text, moment(head.started_at)))
         elif not reasons and state.version <= 1:
-            reasons.append(Reason("worker", f"no worker has begun it yet; it needs one with {head.definition}"))
+            text = f"no worker has begun it yet; it needs one with {head.definition}"
+            reasons.append(Reason("worker", text, moment(head.started_at)))
     if head.mail and head.status not in ENDED:
         reasons.append(Reason("worker", f"{head.mail} message(s) wait to be folded into its log"))
     return Why(id_of(head.key), head.shown, reasons, head.holder, waits.get("at", []) if head.holder is None else [])
@@ -341,7 +345,12 @@ def why(head: Head, state: State, now: int) -> Why:
 
 def _at_work(head: Head, state: State) -> list[Reason]:
     reasons = [
-        Reason("action", _retrying(a.name, a.attempts, a.next, a.error), None, moment(a.next) if a.next else None)
+        Reason(
+            "action",
+            _retrying(a.name, a.attempts, a.next, a.error),
+            moment(a.began) if a.began else None,
+            moment(a.next) if a.next else None,
+        )
         for a in state.actions.values()
         if a.status == "retrying"
     ]
@@ -354,7 +363,8 @@ def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
         until = paused.get("until") or 0
         text = "paused" + (f" until {moment(until):%Y-%m-%d %H:%M:%S} UTC" if until else " until somebody resumes it")
         text += f" ({paused['reason']})" if paused.get("reason") else ""
-        return [Reason("pause", text, moment(state.at), moment(until) if until else None)]
+        since = moment(waits.get("paused_at") or state.at)
+        return [Reason("pause", text, since, moment(until) if until else None)]
     for event in waits.get("events", ()):
         names = " or ".join(event["names"])
         match = f" with {event['match']}" if event.get("match") else ""
@@ -370,9 +380,9 @@ def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
         )
     for child in waits.get("children", ()):
         reasons.append(Reason("child", f"waits for the child {child['id']}", moment(child["since"])))
-    for due in waits.get("timers", ()):
+    for due, since in zip_longest(waits.get("timers", ()), waits.get("timers_set", ())):
         text = f"a timer is due at {moment(due):%Y-%m-%d %H:%M:%S} UTC"
-        reasons.append(Reason("timer", text, None, moment(due)))
+        reasons.append(Reason("timer", text, None if since is None else moment(since), moment(due)))
     return reasons
 
 

@@ -36,7 +36,7 @@ _SORTS = frozenset({"cause", "forced", "inner", "kind", "now", "status", "type"}
 KEPT = _NAMES | _IDS | _TIMES | _COUNTS | _SORTS
 _EVENTS = {kind.__name__: kind for kind in ev.NUMBERS}
 #: Of what an execution can wait for, that whose text quotes no event, no error and nobody.
-_PLAIN = frozenset({"child", "lane", "timer", "worker"})
+_PLAIN = frozenset({"child", "lane", "quota", "tenant", "timer", "worker"})
 #: What is said of the rest.
 _SAYS = {
     "action": "its actions run, or are to run",

@@ -32,13 +32,18 @@ class LockQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LockOut(Struct, frozen=True, omit_defaults=True):
-    """A lock. `until` is when its lease ends, if nothing renews it."""
+    """A lock. `until` is when its lease ends, if nothing renews it; `age` is how long it has been held, in seconds.
+
+    `since` and `age` are not known of a lock that was taken by a version which did not keep them.
+    """
 
     name: str
     held: bool
     holder: str = ""
     fence: int | None = None
     until: datetime | None = None
+    since: datetime | None = None
+    age: float | None = None
 
 
 def _whole(counted: T) -> T:
@@ -65,11 +70,11 @@ async def list_workers(call: Call[Nothing, Nothing]) -> Answer:
 
 @routes("GET", "/v1/locks", "read", query=LockQuery, answers={200: LockOut})
 async def get_lock(call: Call[LockQuery, Nothing]) -> Answer:
-    """Tell who holds a lock."""
+    """Tell who holds a lock, and for how long."""
     found = await call.app.lock(call.query.name, tenant=call.tenant).look()
     if found is None:
         return Answer(LockOut(call.query.name, False))
-    return Answer(LockOut(found.name, True, found.holder, found.fence, found.until))
+    return Answer(LockOut(found.name, True, found.holder, found.fence, found.until, found.since, found.age))
 
 
 @routes("GET", "/v1/metrics", "admin", answers={200: Plain})

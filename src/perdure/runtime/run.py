@@ -28,6 +28,7 @@ from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
+from perdure.runtime.managing import tenants
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -201,7 +202,9 @@ class Run(Generic[R_co]):
 
     async def why(self) -> view.Why:
         """What it waits for, since when, and who holds it."""
-        return view.why(await self.head(), await self.state(), self._app.clock.now())
+        head = await self.head()
+        kept = await tenants.keeps(self._app.store, head)
+        return view.why(head, await self.state(), self._app.clock.now(), kept)
 
     async def event(self, id: str) -> EventStatus:
         """What has become of an event that was sent: pending, processing, completed or failed."""

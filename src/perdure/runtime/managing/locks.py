@@ -8,7 +8,8 @@ it; what keeps such a holder from doing harm is the fence, a number that rises w
 resource itself. Each acquisition has a token of its own: nobody releases or extends what another one holds.
 
 In the store a lock is an execution without code: to hold it is the acquisition, its token the fence. So every store has
-locks, with the same guarantees as everything else, and no table of their own. The row of a name stays.
+locks, with the same guarantees as everything else, and no table of their own. The row of a name stays. Since when it is
+held is written behind the holder's token, in the place where a hold says whose it is.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from perdure.core import events as ev
 from perdure.core.durations import Duration, seconds
-from perdure.core.records import Busy, Held, Hint, Start, key_of
+from perdure.core.records import Busy, Held, Hint, Lease, Start, key_of
 from perdure.core.view import moment
 from perdure.errors import LockLost, LockTaken, StoreError, UsageError
 from perdure.ports import Locks, Store, Stream
@@ -37,12 +38,17 @@ _LOOK = 1.0
 
 
 class LockState(Struct, frozen=True):
-    """Who holds a lock, under which fence, and until when if nothing renews it."""
+    """Who holds a lock, under which fence, until when if nothing renews it, since when, and for how many seconds.
+
+    The last two are not known of a lock that was taken by a version which did not keep them.
+    """
 
     name: str
     holder: str
     fence: int
     until: datetime
+    since: datetime | None = None
+    age: float | None = None
 
 
 class Lock:
@@ -137,7 +143,12 @@ class Lock:
         if self._ready is not None:
             await self._ready()
         found = await self._locks.look(self.name)
-        return None if found is None else LockState(self.name, found[0], found[1], moment(found[2]))
+        if found is None:
+            return None
+        state = LockState(self.name, found.token, found.fence, moment(found.until))
+        if found.since is None:
+            return state
+        return structs.replace(state, since=moment(found.since), age=max(0, found.now - found.since) / 1e6)
 
     async def __aenter__(self) -> Lock:
         self._owner = asyncio.current_task()
@@ -179,7 +190,7 @@ class Lock:
 
     async def _by(self) -> str:
         found = await self._locks.look(self.name)
-        return "nobody any more" if found is None else f"{found[0]} (fence {found[1]})"
+        return "nobody any more" if found is None else f"{found.token} (fence {found.fence})"
 
 
 class News:
@@ -218,10 +229,14 @@ class StoreLocks:
 
     async def take(self, name: str, token: str, lease: int) -> int | None:
         key = key_of_lock(self._tenant, name)
-        [answer] = await self._store.hold([key], token, lease)
+        me = f"{token}@{await self._store.now()}"
+        [answer] = await self._store.hold([key], me, lease)
         if not isinstance(answer, Held | Busy):
             await self._store.start([_lock(key)], 0)
-            [answer] = await self._store.hold([key], token, lease)
+            [answer] = await self._store.hold([key], me, lease)
+        if isinstance(answer, Busy) and _told(answer.holder)[0] == token:
+            # It is this token's own: whoever repeats a call whose answer got lost has had it since then.
+            [answer] = await self._store.hold([key], answer.holder, lease)
         return answer.token if isinstance(answer, Held) else None
 
     async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
@@ -238,15 +253,22 @@ class StoreLocks:
     async def close(self) -> None:
         pass  # the store is not ours
 
-    async def look(self, name: str) -> tuple[str, int, int] | None:
+    async def look(self, name: str) -> Lease | None:
         head = await self._store.head(key_of_lock(self._tenant, name))
         if head is None or head.holder is None or head.due is None:
             return None
-        return head.holder, head.token, head.due
+        token, since = _told(head.holder)
+        return Lease(token, head.token, head.due, await self._store.now(), since)
 
 
 def key_of_lock(tenant: str, name: str) -> str:
     return key_of(tenant, f"lock/{name}")  # no execution's id has a slash
+
+
+def _told(holder: str) -> tuple[str, int | None]:
+    """The token of a holder, and since when it holds; a hold of before that was kept has the token alone."""
+    token, mark, since = holder.rpartition("@")
+    return (token, int(since)) if mark and since.isdecimal() else (holder, None)
 
 
 def _lock(key: str) -> Start:

@@ -20,8 +20,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from perdure.core import events as ev
-from perdure.core.records import Head, Hint, Query, Row, Start, id_of, key_of
-from perdure.core.view import moment
+from perdure.core.records import ENDED, Head, Hint, Query, Row, Start, id_of, key_of, tenant_of
+from perdure.core.view import Reason, moment
 from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import checked_tenant
@@ -139,6 +139,21 @@ class Tenants:
 
         await Desk(app.store, app.clock, app.me, key, _LEDGER).write(decide, by or app.settings.actor)
         await app.stream.publish([Hint("", news=NEWS)])
+
+
+async def keeps(store: Store, head: Head) -> Reason | None:
+    """Why no worker takes up an execution that is at rest, where that is because of its tenant."""
+    if head.status in ENDED or head.holder is not None:
+        return None
+    tenant = tenant_of(head.key)
+    record = _shown(await store.head(key_of(HOME, tenant)))
+    if record.suspended:
+        text = "its tenant is suspended; what comes is kept, and it goes on when the tenant is resumed"
+        return Reason("tenant", text, moment(record.at))
+    if (most := record.running) is None or not await store.fresh([head.key]) or await store.begun(tenant, most) < most:
+        return None
+    text = f"its tenant has as many executions running as it may, which is {most}; it begins when another ends"
+    return Reason("quota", text, moment(head.started_at))
 
 
 async def _records(store: Store) -> AsyncIterator[tuple[str, Record]]:

@@ -1,4 +1,4 @@
-"""Locks in Redis: a name, who has it, until when, and a fence.
+"""Locks in Redis: a name, who has it, since when and until when, and a fence.
 
 Rules kept here: every step is one script, so nobody comes between a look and a write; only the holder extends or drops
 its lock; whoever repeats a call as the same holder gets the same answer. A lock of Redis is advice: a holder that was
@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import exceptions
 
+from perdure.core.records import Lease
 from perdure.errors import StoreUnavailable
 from perdure.streams.redis.keys import check_prefix
 from perdure.streams.redis.server import FAILURES, Server, explain
@@ -27,10 +28,11 @@ if holder and holder ~= ARGV[1] then return false end
 local fence = holder and redis.call('HGET', KEYS[1], 'fence')
 if not fence then
   local time = redis.call('TIME')
-  fence = math.max(tonumber(redis.call('GET', KEYS[2]) or 0) + 1, time[1] * 1000000 + time[2])
+  local now = time[1] * 1000000 + time[2]
+  fence = math.max(tonumber(redis.call('GET', KEYS[2]) or 0) + 1, now)
   fence = string.format('%.0f', fence)
   redis.call('SET', KEYS[2], fence, 'PX', math.max(86400000, 2 * ARGV[2]))
-  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'fence', fence)
+  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'fence', fence, 'since', string.format('%.0f', now))
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return fence
@@ -46,10 +48,11 @@ if held[1] ~= ARGV[1] or held[2] ~= ARGV[3] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 _LOOK = """
-local held = redis.call('HMGET', KEYS[1], 'holder', 'fence')
+local held = redis.call('HMGET', KEYS[1], 'holder', 'fence', 'since')
 local time = redis.call('TIME')
 local left = math.max(redis.call('PTTL', KEYS[1]), 0)
-return {held[1], held[2], string.format('%.0f', time[1] * 1000000 + time[2] + left * 1000)}
+local now = time[1] * 1000000 + time[2]
+return {held[1], held[2], string.format('%.0f', now + left * 1000), string.format('%.0f', now), held[3]}
 """
 
 
@@ -74,9 +77,11 @@ class RedisLocks:
     async def drop(self, name: str, token: str, fence: int) -> bool:
         return bool(await self._run(_DROP, name, token, 0, fence))
 
-    async def look(self, name: str) -> tuple[str, int, int] | None:
-        token, fence, until = await self._run(_LOOK, name)
-        return None if token is None else (token.decode(), int(fence), int(until))
+    async def look(self, name: str) -> Lease | None:
+        token, fence, until, now, since = await self._run(_LOOK, name)
+        if token is None:
+            return None
+        return Lease(token.decode(), int(fence), int(until), int(now), None if since is None else int(since))
 
     async def close(self) -> None:
         await self._server.hang_up()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.ports import Locks
-from perdure.testing.contract.stage import LEASE, scenario
+from perdure.testing.contract.stage import LEASE, SECOND, scenario
 
 
 class LocksContract:
@@ -52,7 +52,7 @@ class LocksContract:
         assert not await locks.extend("stock", "me", old, LEASE)
         found = await locks.look("stock")
         assert found is not None
-        assert found[:2] == ("you", new)
+        assert (found.token, found.fence) == ("you", new)
 
     @scenario
     async def test_a_lock_ends_with_its_time_unless_it_is_extended(self, locks: Locks) -> None:
@@ -65,6 +65,48 @@ class LocksContract:
         assert await locks.look("left") is None
         assert await locks.take("left", "you", LEASE) is not None
         assert not await locks.extend("left", "me", left, LEASE)
+
+    @scenario
+    async def test_a_lock_tells_since_when_it_is_held_however_often_it_is_extended(self, locks: Locks) -> None:
+        fence = await locks.take("stock", "me", LEASE)
+        assert fence is not None
+        first = await locks.look("stock")
+        assert first is not None
+        assert first.since is not None
+        assert first.now - SECOND < first.since <= first.now < first.until
+        await asyncio.sleep(0.05)
+        assert await locks.extend("stock", "me", fence, 2 * LEASE)
+        again = await locks.look("stock")
+        assert again is not None
+        assert again.since == first.since
+        assert again.now >= first.now + 50_000
+        assert again.until > first.until
+
+    @scenario
+    async def test_each_holder_has_it_since_it_took_it(self, locks: Locks) -> None:
+        fence = await locks.take("stock", "me", LEASE)
+        mine = await locks.look("stock")
+        assert fence is not None
+        assert await locks.drop("stock", "me", fence)
+        await asyncio.sleep(0.05)
+        assert await locks.take("stock", "you", LEASE) is not None
+        yours = await locks.look("stock")
+        assert mine is not None
+        assert yours is not None
+        assert mine.since is not None
+        assert yours.since is not None
+        assert yours.since >= mine.since + 50_000
+
+    @scenario
+    async def test_who_asks_twice_has_it_since_the_first_time(self, locks: Locks) -> None:
+        assert await locks.take("stock", "me", LEASE) is not None
+        first = await locks.look("stock")
+        await asyncio.sleep(0.01)
+        assert await locks.take("stock", "me", LEASE) is not None
+        again = await locks.look("stock")
+        assert first is not None
+        assert again is not None
+        assert (again.token, again.since) == ("me", first.since)
 
     @scenario
     async def test_the_fence_rises_with_every_holder(self, locks: Locks) -> None:
