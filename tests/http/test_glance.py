@@ -391,7 +391,19 @@ def test_an_api_key_can_be_an_observers(furnished: Furnished) -> None:
 
 #: The fields of events that have data, or may have. A new field is in neither list, and has to be thought about.
 HIDDEN = {
-    *("args", "attributes", "buffered", "callback", "cancel", "code", "correlation", "details", "error", "input"),
+    *(
+        "acting_as",
+        "args",
+        "attributes",
+        "buffered",
+        "callback",
+        "cancel",
+        "code",
+        "correlation",
+        "details",
+        "error",
+        "input",
+    ),
     *("lasting", "tags"),
     *("message", "note", "output", "patches", "payload", "published", "reason", "result", "roles", "seed", "source"),
     *("state", "trace", "undos", "value", "where"),
@@ -417,6 +429,7 @@ def _full(kind: type[Struct]) -> Struct:
         "undos": [owed],
         "patches": [WORD],
         "roles": [WORD],
+        "acting_as": [WORD],
         "tags": [WORD],
         "attributes": {WORD: WORD},
         "lasting": [1],

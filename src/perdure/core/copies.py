@@ -41,7 +41,9 @@ def retry_point(rows: Sequence[Row]) -> int:
     raise UsageError("only a failed or cancelled log has a point to retry from")
 
 
-def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str, by: str = "") -> list[Row]:
+def prefix(
+    rows: Sequence[Row], edits: Mapping[int, Raw], origin: str, by: str = "", acting_as: tuple[str, ...] = ()
+) -> list[Row]:
     """The rows of a fork: renumbered, edited, without what belonged to the original alone; who forked began it."""
     log = [(row, ev.read(row)) for row in rows]
     if not log:
@@ -56,7 +58,8 @@ def prefix(rows: Sequence[Row], edits: Mapping[int, Raw], origin: str, by: str =
         if isinstance(event, _OWN) or (isinstance(event, _OF_COMMANDS) and event.ref not in settled):
             continue
         if isinstance(event, ev.Started):
-            event = structs.replace(event, by=by, forked=origin, seed=event.seed or origin.rpartition("@")[0])
+            seed = event.seed or origin.rpartition("@")[0]
+            event = structs.replace(event, by=by, acting_as=acting_as, forked=origin, seed=seed)
         if isinstance(event, ev.Restarted) and event.lasting:
             event = structs.replace(event, lasting=[ref for ref in event.lasting if ref in settled])
         if isinstance(event, ev.Restarted) and event.buffered:

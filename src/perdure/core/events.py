@@ -73,6 +73,7 @@ class Started(Struct, frozen=True, omit_defaults=True):
     correlation: str = ""
     tags: tuple[str, ...] = ()
     trace: str = ""  # the `traceparent` that it was started with
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class Completed(Struct, frozen=True, omit_defaults=True):
@@ -90,6 +91,7 @@ class CancelRequested(Struct, frozen=True, omit_defaults=True):
     by: str = ""
     deadline: int = 0  # after this the clean-up is over
     now: bool = False  # no clean-up at all
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class Cancelled(Struct, frozen=True, omit_defaults=True):
@@ -102,11 +104,13 @@ class Paused(Struct, frozen=True, omit_defaults=True):
     until: int = 0
     reason: str = ""
     by: str = ""
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class Resumed(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     by: str = ""
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class TakenOver(Struct, frozen=True, omit_defaults=True):
@@ -126,6 +130,7 @@ class Redriven(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     by: str = ""
     asked: str = ""  # the id of the request, so that the same request is known when it comes again
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class Restarted(Struct, frozen=True, omit_defaults=True):
@@ -149,6 +154,7 @@ class Restarted(Struct, frozen=True, omit_defaults=True):
     lasting: list[int] = []  # children that are still open
     correlation: str = ""  # as when it started: children inherit it
     trace: str = ""  # as when it started
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class ActionScheduled(Struct, frozen=True, omit_defaults=True):
@@ -232,9 +238,10 @@ class EventReceived(Struct, frozen=True, omit_defaults=True):
     id: str = ""
     by: str = ""
     source: str = ""
-    roles: tuple[str, ...] = ()  # of who sent it
+    roles: tuple[str, ...] = ()  # of who sent it, as machines and tasks judge them
     attributes: dict[str, str | int | bool] = {}  # of the CloudEvent that it came as
     trace: str = ""  # the `traceparent` of who sent it
+    acting_as: tuple[str, ...] = ()  # all roles of whoever did it, where a credential named them
 
 
 class EventRejected(Struct, frozen=True, omit_defaults=True):

@@ -24,18 +24,21 @@ class EventLetter(Struct, frozen=True, omit_defaults=True, tag="event", tag_fiel
     roles: tuple[str, ...] = ()
     attributes: dict[str, str | int | bool] = {}
     trace: str = ""
+    acting_as: tuple[str, ...] = ()
 
 
 class PauseLetter(Struct, frozen=True, omit_defaults=True, tag="pause", tag_field="is"):
     until: int = 0
     reason: str = ""
     by: str = ""
+    acting_as: tuple[str, ...] = ()
 
 
 class ResumeLetter(Struct, frozen=True, omit_defaults=True, tag="resume", tag_field="is"):
     at: int = 0
     reason: str = ""
     by: str = ""
+    acting_as: tuple[str, ...] = ()
 
 
 class CancelLetter(Struct, frozen=True, omit_defaults=True, tag="cancel", tag_field="is"):
@@ -44,12 +47,14 @@ class CancelLetter(Struct, frozen=True, omit_defaults=True, tag="cancel", tag_fi
     timeout: int = 0  # for the clean-up, in microseconds
     now: bool = False
     stuck: int = 0  # only if it is still stuck since this version
+    acting_as: tuple[str, ...] = ()
 
 
 class RedriveLetter(Struct, frozen=True, omit_defaults=True, tag="redrive", tag_field="is"):
     reason: str = ""
     by: str = ""
     asked: str = ""  # the id of the request, if it has one
+    acting_as: tuple[str, ...] = ()
 
 
 class MigrateLetter(Struct, frozen=True, omit_defaults=True, tag="migrate", tag_field="is"):
@@ -58,6 +63,7 @@ class MigrateLetter(Struct, frozen=True, omit_defaults=True, tag="migrate", tag_
     version: int
     hash: str
     by: str = ""
+    acting_as: tuple[str, ...] = ()
 
 
 class ChildLetter(Struct, frozen=True, omit_defaults=True, tag="child", tag_field="is"):

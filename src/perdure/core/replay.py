@@ -329,7 +329,15 @@ class Replay(Asking):
             case _:
                 return False
 
-    def restarted(self, input: Raw, undos: list[ev.Owed], version: int, hash: str, by: str = "") -> ev.Restarted:
+    def restarted(
+        self,
+        input: Raw,
+        undos: list[ev.Owed],
+        version: int,
+        hash: str,
+        by: str = "",
+        acting_as: tuple[str, ...] = (),
+    ) -> ev.Restarted:
         """A checkpoint of what is here, for this version of the definition."""
         return ev.Restarted(
             input,
@@ -350,6 +358,7 @@ class Replay(Asking):
             sorted(self.lasting),
             self.correlation,
             self.trace,
+            acting_as,
         )
 
     def _end(self, outcome: Outcome) -> None:

@@ -51,6 +51,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     version: int = 0  # to migrate to
     by: str = ""
     roles: tuple[str, ...] = ()
+    acting_as: tuple[str, ...] = ()  # the roles that the credential of `by` named
 
 
 class Trouble(Struct, frozen=True):

@@ -47,7 +47,7 @@ class Gate:
         caller = await self._counted(request, sort)
         if not _glances(caller, route):
             caller.require(route.scope)
-        answer_to(caller.tenant)
+        answer_to(caller.tenant, caller.named)
         return caller
 
     async def served(self, request: Request, route: Route, caller: Caller, doing: Awaitable[Answer]) -> Answer:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from perdure.core import events as ev, letters as mail
+from perdure.core.behalf import acting_as
 from perdure.core.codec import digest, encode
 from perdure.core.records import Mail, Row
 from perdure.core.tracing import HEADER
@@ -86,6 +87,8 @@ class Sends:
         if mail.nameless(letter):
             roles = letter.roles if isinstance(letter, mail.EventLetter) else ()
             letter = structs.replace(letter, by=self._sender(key, "", roles))
+        if isinstance(letter, mail.Sent) and (roles := acting_as()):
+            letter = structs.replace(letter, acting_as=roles)
         if isinstance(letter, mail.EventLetter) and (trace := _trace(letter.attributes)):
             letter = structs.replace(letter, trace=trace)
         sealed = Mail(key, id, mail.seal(letter), sha)
@@ -167,7 +170,7 @@ class Sends:
         by = self._sender(key, by, roles)
         source = str(event.attributes.get("source", ""))
         trace = _trace(event.attributes)
-        return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes, trace)
+        return mail.EventLetter(event.name, payload, by, source, tuple(roles), event.attributes, trace, acting_as())
 
     def _sender(self, key: str, by: str, roles: Sequence[str]) -> str:
         if roles and not by:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Raw, structs
 
 from perdure.core import copies, events as ev, summary
+from perdure.core.behalf import acting_as
 from perdure.core.callbacks import Callback
 from perdure.core.codec import encode
 from perdure.core.records import ENDED, Row, Start
@@ -84,7 +85,7 @@ class Starts:
     ) -> bool:
         """Start an execution of the engine's own; what it shows before a worker has seen it is given."""
         input = Raw(definition.signature.encode(args, {}))
-        first = ev.Started(definition.name, definition.version, input, by or self._actor)
+        first = ev.Started(definition.name, definition.version, input, by or self._actor, acting_as=acting_as())
         start = summary.begin(key, first, queue, at)
         return await self.begin(structs.replace(start, state=encode(shown)))
 
@@ -116,6 +117,7 @@ class Starts:
             correlation=labels.correlation,
             tags=labels.tags,
             trace=trace or traceparent(),
+            acting_as=acting_as(),
         )
         start = summary.begin(key, first, definition.queue, at)
         if definition.listens:
@@ -154,4 +156,4 @@ async def forked(run: Run[Any], at: int | None, edit: Mapping[int, Any], by: str
         raise UsageError("versions begin at 1")
     rows = [row async for row in run.rows(0, at)]
     edits = {version: Raw(encode(value)) for version, value in edit.items()}
-    return head.queue, copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}", by)
+    return head.queue, copies.prefix(rows, edits, f"{run.key}@{rows[-1].version if rows else 0}", by, acting_as())

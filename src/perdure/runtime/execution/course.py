@@ -195,12 +195,12 @@ class Course:
         match event:
             case ev.Paused():
                 self.draft.shown = "paused"
-                letter = mail.PauseLetter(reason=event.reason, by=event.by or self.key)
+                letter = mail.PauseLetter(reason=event.reason, by=event.by or self.key, acting_as=event.acting_as)
                 self.kin.tell_apart("pause", self.version, letter)
             case ev.Resumed():
                 self.draft.shown = "open"
                 # When it was time to resume nobody asked for it but the execution itself.
-                told = mail.ResumeLetter(reason=event.reason, by=event.by or self.key)
+                told = mail.ResumeLetter(reason=event.reason, by=event.by or self.key, acting_as=event.acting_as)
                 self.kin.tell_apart("resume", self.version, told)
             case _:
                 self.draft.shown = "open"

@@ -60,7 +60,15 @@ class Mailbox:
         match wish:
             case mail.EventLetter():
                 event = ev.EventReceived(
-                    wish.name, wish.payload, letter.id, wish.by, wish.source, wish.roles, wish.attributes, wish.trace
+                    wish.name,
+                    wish.payload,
+                    letter.id,
+                    wish.by,
+                    wish.source,
+                    wish.roles,
+                    wish.attributes,
+                    wish.trace,
+                    wish.acting_as,
                 )
                 course.append(event, now, letter.id)
             case mail.ChildLetter():
@@ -75,12 +83,12 @@ class Mailbox:
                     course.append(settled, now, letter.id)
             case mail.PauseLetter():
                 if not paused and course.stuck is None and not course.ending:
-                    course.append(ev.Paused(wish.until, wish.reason, wish.by), now, letter.id)
+                    course.append(ev.Paused(wish.until, wish.reason, wish.by, wish.acting_as), now, letter.id)
             case mail.ResumeLetter():
                 if paused and wish.at > now:
-                    course.append(ev.Paused(wish.at, wish.reason, wish.by), now, letter.id)
+                    course.append(ev.Paused(wish.at, wish.reason, wish.by, wish.acting_as), now, letter.id)
                 elif paused:
-                    course.append(ev.Resumed(wish.reason, wish.by), now, letter.id)
+                    course.append(ev.Resumed(wish.reason, wish.by, wish.acting_as), now, letter.id)
             case mail.CancelLetter():
                 if wish.stuck in (0, course.stuck_since) and not course.ending:
                     self._cancel(course, wish, now, letter.id)
@@ -93,10 +101,11 @@ class Mailbox:
     def _cancel(self, course: Course, wish: mail.CancelLetter, now: int, message_id: str) -> None:
         replay = course.replay
         if replay is not None and replay.paused is not None:
-            course.append(ev.Resumed("cancelled", wish.by), now)
+            course.append(ev.Resumed("cancelled", wish.by, wish.acting_as), now)
         timeout = wish.timeout or int(self._settings.cancel_timeout * 1e6)
         at_once = wish.now or course.stuck is not None  # stuck code cannot clean up
-        course.append(ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once), now, message_id)
+        asked = ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once, wish.acting_as)
+        course.append(asked, now, message_id)
         if course.replay is None:
             course.kin.recall_all()
             course.replay = Replay(course.key, course.workflow, self._settings.limits)
@@ -109,7 +118,7 @@ class Mailbox:
             why = "it is stuck" if replay is None else f"version {wish.version} is not at hand"
             course.write(ev.EventRejected(message_id, "migrate", why), now, message_id)
             return
-        row, problems = checkpoint(replay, new, wish.by, max(course.at, now), self._settings.limits)
+        row, problems = checkpoint(replay, new, wish.by, max(course.at, now), self._settings.limits, wish.acting_as)
         if row is None:
             why = "; ".join(map(str, problems))
             course.write(ev.EventRejected(message_id, "migrate", why), now, message_id)
@@ -126,5 +135,5 @@ class Mailbox:
 
 def _redrive(course: Course, wish: mail.RedriveLetter, now: int, message_id: str) -> None:
     """Not in this memory, which does not fit the log: it is parked, due at once, and loaded afresh."""
-    course.write(ev.Redriven(wish.reason, wish.by, wish.asked), now, message_id)
+    course.write(ev.Redriven(wish.reason, wish.by, wish.asked, wish.acting_as), now, message_id)
     course.stuck = None

@@ -46,7 +46,7 @@ def asked_for(own: Ref, letters: Sequence[Mail]) -> list[Ref]:
 
 
 def checkpoint(
-    replay: Replay, new: Described, by: str, at: int, limits: Limits
+    replay: Replay, new: Described, by: str, at: int, limits: Limits, roles: tuple[str, ...] = ()
 ) -> tuple[ev.Restarted | None, list[Problem]]:
     """The row that lets the new version go on, or why it cannot."""
     if problems := _hinders(replay, new):
@@ -55,7 +55,7 @@ def checkpoint(
     position = Raw(msgspec.json.encode(replay.position()))
     if problems := [one for one in new.fits(position) if one.level == "error"]:
         return None, problems
-    row = replay.restarted(position, owed(replay), new.version, new.hash, by)
+    row = replay.restarted(position, owed(replay), new.version, new.hash, by, roles)
     # The new version is tried out before anything is written: what cannot begin there would be stuck for good.
     trial = Replay(replay.key, new, limits)
     try:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core import copies, letters as mail
+from perdure.core.behalf import acting_as, on_behalf_of
 from perdure.core.codec import encode
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.core.view import moment
@@ -122,7 +123,7 @@ class Bulk:
         labels = checked_labels(correlation, (tag,) if isinstance(tag, str) else tag)
         times = _micros(after), _micros(before)
         which = Filter(status, workflow, *times, dict(fields or {}), correlation, labels.tags)
-        order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles))
+        order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles), acting_as())
         _check(order, all)
         checked_size(msgspec.Raw(encode(order)), LARGEST, "a bulk operation")
         await self._app.open()
@@ -173,7 +174,8 @@ class Bulk:
 
     async def _answer(self, run: Run[Any], operation: str, order: Order) -> Answer:
         try:
-            return await self._do(run, operation, order)
+            with on_behalf_of(None, order.acting_as):
+                return await self._do(run, operation, order)
         except (ExecutionEnded, ExecutionNotFound):
             return "skipped"
         except TimeoutError:
