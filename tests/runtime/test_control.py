@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.errors import UsageError
 from perdure.testing import World
+from tests.runtime import computing
 
 seen: list[Any] = []
 broken = True
@@ -196,6 +199,59 @@ async def test_a_running_action_records_its_result_during_a_pause(world: World) 
     assert seen == []
     await run.resume()
     assert await run.result() == "slow"
+
+
+@pytest.mark.world(concurrency=1)
+async def test_an_action_that_waits_for_a_place_does_not_begin_during_a_pause(world: World) -> None:
+    finish = asyncio.Event()
+
+    @action(name="control.fills_the_place")
+    async def fills_the_place() -> None:
+        await finish.wait()
+
+    @workflow(name="control-fills")
+    async def fills() -> None:
+        await fills_the_place()
+
+    @workflow(name="control-waits-for-a-place")
+    async def crowded() -> str:
+        return await jot("there is room")
+
+    first = await world.start(fills)
+    await world.settle()
+    run = await world.start(crowded)
+    await world.settle()
+    await run.pause()
+    await world.settle()
+    finish.set()
+    await first.result()
+    await world.advance("1m")
+    assert (await run.status(), seen) == ("paused", [])
+    await run.resume()
+    assert await run.result() == "there is room"
+
+
+@pytest.mark.parametrize("kind", ["in_a_thread", "in_a_process"])
+@pytest.mark.real_time
+async def test_what_waits_for_a_thread_or_a_process_does_not_begin_during_a_pause(tmp_path: Path, kind: str) -> None:
+    app = Perdure("memory://", threads=1, pool=1)
+    async with asyncio.timeout(20), app, app.working() as worker:
+
+        async def until(met: Callable[[], bool]) -> None:
+            while not met():
+                await asyncio.sleep(0.005)
+
+        first, second = [await app.start(computing.calls, kind, str(tmp_path), name) for name in ("one", "two")]
+        await until((tmp_path / "one began").exists)
+        await until(lambda: worker.attempts.running == 2)
+        await second.pause()
+        await second.until("paused")
+        (tmp_path / "end").touch()
+        assert await first.result() == "one"
+        await until(lambda: worker.attempts.running == 0)
+        assert (await second.status(), (tmp_path / "two began").exists()) == ("paused", False)
+        await second.resume()
+        assert await second.result() == "two"
 
 
 async def test_resume_at_a_time(world: World) -> None:
