@@ -21,6 +21,7 @@ from perdure import (
     LimitReached,
     Perdure,
     Retry,
+    RetryRefused,
     action,
     event,
     workflow,
@@ -504,7 +505,7 @@ async def test_retry_after_a_mistake_in_the_code_keeps_the_result() -> None:
 async def test_only_what_has_failed_can_be_retried(world: World) -> None:
     run = await world.start(waiter, 1)
     await run.until("waiting")
-    with pytest.raises(UsageError, match="only failed, cancelled and stuck"):
+    with pytest.raises(RetryRefused, match="only failed, cancelled and stuck"):
         await run.retry()
 
 
