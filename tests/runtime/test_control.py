@@ -22,6 +22,7 @@ from perdure import (
     Perdure,
     Retry,
     RetryRefused,
+    Run,
     action,
     event,
     workflow,
@@ -30,6 +31,7 @@ from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.errors import UsageError
 from perdure.testing import World
+from perdure.testing.swarm import NoFaults
 from tests.runtime import computing
 
 seen: list[Any] = []
@@ -255,15 +257,57 @@ async def test_what_waits_for_a_thread_or_a_process_does_not_begin_during_a_paus
         assert await second.result() == "two"
 
 
-async def test_resume_at_a_time(world: World) -> None:
+class Fast(NoFaults):
+    """Of whose workers the clocks are too fast."""
+
+    drift = 0.3
+
+
+def later(world: World, hours: float) -> datetime:
+    """By the clock of the store."""
+    return datetime.fromtimestamp(world.micros() / 1e6, UTC) + timedelta(hours=hours)
+
+
+async def resumed(run: Run[Any]) -> list[datetime]:
+    return [entry.at for entry in await run.log() if entry.type == "Resumed"]
+
+
+@pytest.mark.parametrize("faults", [NoFaults, Fast])
+@pytest.mark.parametrize("how", ["pause until", "resume at"])
+async def test_what_is_paused_until_a_time_resumes_once_then_by_the_clock_of_the_store(
+    world: World, faults: type[NoFaults], how: str
+) -> None:
+    async with World(workers=2, faults=lambda name: faults()) as fleet:
+        run = await fleet.start(waiter, 1)
+        await run.until("waiting")
+        moment = later(fleet, 1)
+        if how == "pause until":
+            await run.pause(until=moment)
+        else:
+            await run.pause()
+            await run.resume(at=moment)
+        await run.send("go", 7)
+        await fleet.advance(3580)
+        for _ in range(199):  # whoever looks at it must not take it for later than it is
+            await run.send("noise")
+            await fleet.advance(0.1)
+        assert (await run.status(), await resumed(run)) == ("paused", [])
+        await fleet.advance(0.2)
+        assert (await run.status(), len(await resumed(run))) == ("completed", 1)
+
+
+async def test_who_resumes_early_cancels_the_time_of_the_pause(world: World) -> None:
     run = await world.start(waiter, 1)
-    await run.until("waiting")
-    await run.send("go")
-    await run.until("completed")
-    run = await world.start(waiter, 2)
-    await run.pause(until=datetime.fromtimestamp(world.app.clock.now() / 1e6, UTC) + timedelta(seconds=0.2))
-    await run.send("go", 7)
-    assert await run.result() == 7
+    await run.pause(until=later(world, 1))
+    await world.advance("10m")
+    await run.resume()
+    await world.advance("10m")
+    await run.pause()
+    await world.advance("2h")
+    assert (await run.status(), len(await resumed(run))) == ("paused", 1)
+    await run.resume()
+    await world.advance("2h")
+    assert (await run.status(), len(await resumed(run))) == ("waiting", 2)
 
 
 async def test_a_naive_time_is_refused(world: World) -> None:
