@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from random import Random
 
 import asyncpg
 import pytest
@@ -33,18 +34,28 @@ def own_redis() -> Iterator[ValkeyServer]:
         yield server
 
 
-def test_a_flush_of_redis_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
+def test_a_flush_of_redis_at_any_moment_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
     cluster = make(own_redis.url)
     cluster.grow(2)
+    dice, flushed = Random(7), 0
+
+    async def flush() -> None:
+        nonlocal flushed
+        while True:
+            await asyncio.to_thread(own_redis.do, "FLUSHALL")
+            flushed += 1
+            await asyncio.sleep(dice.uniform(0, 0.1))
 
     async def main() -> None:
         async with cluster.app() as app, asyncio.timeout(40):
             load = Load(app)
-            for count in (50, 120, 200):
-                await load.reaches(count)
-                own_redis.do("FLUSHALL")
-            await load.reaches(260)
+            await load.reaches(20)
+            flushing = asyncio.create_task(flush())
+            await load.reaches(200)
+            flushing.cancel()
+            await asyncio.wait([flushing])
             assert await check(cluster, await load.end()) == 0
+            assert flushed > 10
 
     asyncio.run(main())
 
