@@ -347,10 +347,10 @@ class Running:
             if not self.begins():
                 raise asyncio.CancelledError
             return await self.action.fn(*args, **kwargs)
-        call = functools.partial(contextvars.copy_context().run, self._in_thread, args, kwargs)
+        call = functools.partial(contextvars.copy_context().run, self._in_thread, *args, **kwargs)
         return await self._loop.run_in_executor(self._shared.executor, call)
 
-    def _in_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.action.fn(*args, **kwargs) if self.begins() else None  # None goes nowhere: the task is cancelled
 
     async def _find_secrets(self, args: tuple[Any, ...]) -> None:
