@@ -630,7 +630,7 @@ async def test_each_type_of_node_fails_as_it_was_told_to(world: World, kind: str
 @pytest.mark.parametrize("kind", ["condition", "switch"])
 def test_a_choice_that_fails_cannot_continue(kind: str) -> None:
     [problem] = check(body("choice_continues", {"start": "trigger", "bad": (kind, {**FAILING[kind], **CONTINUE})}, WAY))
-    assert str(problem) == "nodes.bad.onError: Invalid enum value 'continue'"
+    assert str(problem) == "nodes.bad.onError: Invalid enum value 'continue'; write one of compensate, fail, handle"
 
 
 async def test_a_cancel_request_undoes_and_settles_what_is_open(world: World) -> None:
