@@ -28,6 +28,7 @@
     │   ├── EventRefused          a machine or a task does not take the event, in this state or from this sender
     │   ├── TaskLost              the external task has ended, or is another worker's by now
     │   ├── MigrationRefused      it cannot go on with another version of its definition, now or at all
+    │   ├── RetryRefused          it goes on by itself, or was completed: there is nothing to try again
     │   ├── ExecutionFailed       what result() raises for a failed run
     │   ├── ExecutionCancelled    what result() raises for a cancelled run
     │   └── ExecutionStuck        what result() raises for a run that needs a person
@@ -213,6 +214,10 @@ class MigrationRefused(ExecutionError):
     def __init__(self, message: str, key: str = "", problems: Sequence[Any] = ()) -> None:
         super().__init__(message, key)
         self.problems = list(problems)
+
+
+class RetryRefused(ExecutionError):
+    """Only what has failed, was cancelled or is stuck can be tried again."""
 
 
 class ExecutionFailed(ExecutionError):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections import Counter
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 
-from perdure import Client
+from perdure import Client, Run
 from perdure.core import events as ev
-from tests.acceptance.cluster import Cluster, check, results, rows_of
-from tests.acceptance.cluster_flows import told
+from tests.acceptance.cluster import Cluster, check, results, rows_of, until
+from tests.acceptance.cluster_flows import chain, told
 from tests.acceptance.conftest import Make
+from tests.acceptance.linear import Deed, Standing, linear
 
 
 @pytest.fixture(params=["redis", "postgres"])
@@ -102,3 +106,68 @@ def test_one_idempotency_key_is_one_event_whoever_is_asked(fleet: Cluster) -> No
             assert other.status_code == 422
 
     asyncio.run(main())
+
+
+VERBS = ("pause", "pause", "pause", "resume", "resume", "resume", "retry", "cancel")
+
+
+def test_what_many_ask_of_one_execution_at_once_of_two_processes_happens_in_one_order(cluster: Cluster) -> None:
+    addresses = [address for _, address in cluster.serve(2)]
+    cluster.grow(2, linger=0)
+
+    async def ask(client: httpx.AsyncClient, execution: str, caller: int, deeds: dict[str, Deed]) -> None:
+        dice = Random(f"{execution} {caller}")
+        for number in range(4):
+            await asyncio.sleep(dice.uniform(0, 0.05))
+            verb, name, began = dice.choice(VERBS), f"{caller}-{number}", time.monotonic()
+            place = f"{addresses[(caller + number) % 2]}/v1/executions/{execution}/{verb}"
+            answer = await client.post(place, json={"reason": name})
+            assert answer.status_code in (202, 409), answer.text
+            deeds[name] = Deed(verb, began, time.monotonic(), answer.status_code)
+
+    async def taken(run: Run[Any]) -> bool:
+        return not (await run.head()).mail
+
+    async def judged(run: Run[Any], deeds: dict[str, Deed]) -> Standing:
+        """How it stands, and which rows came of what was asked."""
+        await until(lambda: taken(run), "all of it was looked at")
+        if any(deed.verb == "cancel" and deed.code == 202 for deed in deeds.values()):
+            await run.until("cancelled", timeout=20)
+        for row in await rows_of(run):
+            asked = ev.read(row)
+            if isinstance(asked, ev.Paused | ev.Resumed | ev.CancelRequested) and asked.reason in deeds:
+                assert not deeds[asked.reason].version, f"{asked.reason} is there twice"
+                deeds[asked.reason] = structs.replace(deeds[asked.reason], version=row.version)
+        status = (await run.head()).status
+        return "ended" if status == "cancelled" else "paused" if status == "paused" else "open"
+
+    async def main() -> None:
+        async with cluster.app() as app, httpx.AsyncClient(timeout=30) as client:
+            runs = [await app.start(chain, 10_000, 0.01, id=f"chain-{n}") for n in range(12)]
+            told: list[dict[str, Deed]] = [{} for _ in runs]
+            asked = [(run.id, caller, told[n]) for n, run in enumerate(runs) for caller in range(4)]
+            await asyncio.gather(*(ask(client, *one) for one in asked))
+            ends = set()
+            for run, deeds in zip(runs, told, strict=True):
+                last = await judged(run, deeds)
+                assert linear(list(deeds.values()), last), f"{run.id} is {last} after {deeds}"
+                ends.add(last)
+            await check(cluster, runs)
+            assert len(ends) > 1, "all of them ended alike"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("deeds", "last"),
+    [
+        ([Deed("pause", 0, 1, 202, 5), Deed("resume", 2, 3, 202, 4)], "paused"),  # in the log the other way round
+        ([Deed("pause", 0, 1, 202)], "open"),  # accepted, and nothing came of it
+        ([Deed("cancel", 0, 1, 202, 4), Deed("pause", 2, 3, 202, 5)], "ended"),
+        ([Deed("pause", 0, 1, 409), Deed("cancel", 2, 3, 202, 4)], "ended"),  # refused before its time
+        ([Deed("pause", 0, 1, 202, 4)], "open"),  # forgotten
+        ([Deed("cancel", 0, 1, 202, 4), Deed("pause", 2, 3, 409), Deed("resume", 4, 5, 202)], "ended"),
+    ],
+)
+def test_what_cannot_have_happened_in_one_order_is_told(deeds: list[Deed], last: Standing) -> None:
+    assert not linear(deeds, last)

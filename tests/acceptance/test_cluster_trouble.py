@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Iterator
+from random import Random
 
 import asyncpg
 import pytest
@@ -32,18 +34,62 @@ def own_redis() -> Iterator[ValkeyServer]:
         yield server
 
 
-def test_a_flush_of_redis_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
+def test_a_flush_of_redis_at_any_moment_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
     cluster = make(own_redis.url)
     cluster.grow(2)
+    dice, flushed = Random(7), 0
+
+    async def flush() -> None:
+        nonlocal flushed
+        while True:
+            await asyncio.to_thread(own_redis.do, "FLUSHALL")
+            flushed += 1
+            await asyncio.sleep(dice.uniform(0, 0.1))
 
     async def main() -> None:
         async with cluster.app() as app, asyncio.timeout(40):
             load = Load(app)
-            for count in (50, 120, 200):
-                await load.reaches(count)
-                own_redis.do("FLUSHALL")
-            await load.reaches(260)
+            await load.reaches(20)
+            flushing = asyncio.create_task(flush())
+            await load.reaches(200)
+            flushing.cancel()
+            await asyncio.wait([flushing])
             assert await check(cluster, await load.end()) == 0
+            assert flushed > 10
+
+    asyncio.run(main())
+
+
+def test_a_pause_outlives_all_workers_and_redis(make: Make, own_redis: ValkeyServer) -> None:
+    cluster = make(own_redis.url)
+    crew = cluster.grow(2)
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(40):
+            runs = [await app.start(chain, 8, 0.05, id=f"chain-{n}") for n in range(4)]
+            await until(lambda: all(cluster.ledger.of(run) for run in runs), "all have begun")
+            for run in runs:
+                await run.pause(reason="stocktaking")
+                await run.until("paused", timeout=20)
+            # When all that runs is killed, and comes back with nothing in its memory
+            for worker in crew:
+                worker.signal(signal.SIGKILL)
+                await asyncio.to_thread(worker.end)
+            done = len(cluster.ledger.calls())
+            own_redis.kill()
+            own_redis.start()
+            await asyncio.to_thread(cluster.grow, 2)
+            # Then whatever happens, they stay as they are until they are resumed
+            fresh = await app.start(chain, 3, 0.0)
+            for run in runs:
+                await run.send("noise")
+            assert await fresh.result(timeout=20) == 3
+            assert [await run.status() for run in runs] == ["paused"] * 4
+            assert len(cluster.ledger.calls()) == done + 3
+            for run in runs:
+                await run.resume()
+            assert await results(runs) == [8] * 4
+            await check(cluster, runs)
 
     asyncio.run(main())
 

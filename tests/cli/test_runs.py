@@ -162,7 +162,7 @@ def test_retry_of_a_failed_run_is_a_new_one(shop: Shop, worker: Process) -> None
     assert answer["from"] == "f"
     assert answer["id"].startswith("f~")
     shop.run("start", "shop.py", "echo", "hi", "--id", "e", "--wait")
-    assert "only failed, cancelled and stuck" in shop.error("retry", "e")
+    assert "only failed, cancelled and stuck" in shop.error("retry", "e", code=1)
 
 
 def test_fork_with_another_payload(shop: Shop, worker: Process) -> None:

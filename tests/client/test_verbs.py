@@ -339,6 +339,7 @@ def test_an_execution_is_drawn_and_goes_on_with_another_version() -> None:
         door = await ann.start("verbs-door", None, id="d1")
         await door.until("waiting", timeout="10s")
         assert (await door.diagram()).startswith("<svg")
+        assert "stateDiagram" in await door.diagram("mermaid")
         await ann.definitions.publish(PORTAL)
         await door.migrate(2, timeout="20s")
         await door.migrate(2)

@@ -52,6 +52,17 @@ def order_document() -> Diagram:
     return kinds.build(body, version=1).diagram(marks)
 
 
+def definition() -> Diagram:
+    """What becomes of a version."""
+    states = {
+        "draft": {"on": {"draft again": {}, "publish": "published", "discard": "given up"}},
+        "published": {"on": {"deprecate": "deprecated"}},
+        "deprecated": {"on": {"restore": "published"}},
+        "given up": {"final": True},
+    }
+    return kinds.build({"machine": "definition", "initial": "draft", "states": states}, version=1).diagram()
+
+
 def of_page(page: str, name: str) -> Diagram:
     """A definition in the code of a page, whose other blocks only use it."""
     namespace: dict[str, Any] = {"__name__": "page"}
@@ -67,6 +78,7 @@ PICTURES: dict[str, Callable[[], Diagram]] = {
     "order-machine": order,
     "order-graph": order_graph,
     "order-document": order_document,
+    "definition": definition,
     "invoice-machine": lambda: of_page("howto/code-machine-graph.md", "invoice_machine"),
     "invoice-graph": lambda: of_page("howto/code-machine-graph.md", "invoice_graph"),
     "invoice-document": lambda: of_page("howto/code-machine-graph.md", "invoice_document"),

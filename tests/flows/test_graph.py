@@ -10,8 +10,9 @@ import pytest
 from perdure import ExecutionCancelled, ExecutionFailed, InvalidValue, action, workflow
 from perdure.core import events as ev
 from perdure.errors import UsageError
+from perdure.flows.graph import check
 from perdure.testing import World
-from tests.flows.making import graph, node, settled
+from tests.flows.making import body, graph, node, settled
 
 done: list[Any] = []
 
@@ -574,6 +575,62 @@ async def test_compensate_undoes_all_and_fails_even_within_a_loop_that_continues
     with pytest.raises(ExecutionFailed):
         await run.result()
     assert done == ["book hotel", "unbook hotel"]
+
+
+WRONG = "${ .trigger + 1 }"  # of an object
+FAILING: dict[str, dict[str, Any]] = {
+    "action": {"action": "g_fail"},
+    "child": {"workflow": "g_unknown"},
+    "condition": {"when": WRONG},
+    "delay": {"duration": WRONG},
+    "loop": {"items": WRONG},
+    "person": {"task": WRONG},
+    "set": {"variables": {"x": WRONG}},
+    "switch": {"value": WRONG, "cases": [{"equals": 1, "handle": "one"}]},
+    "wait": {"events": [{"name": "paid", "match": {"order": WRONG}}]},
+}
+
+
+RAISED = {"action": "ValueError", "child": "NotRegistered"}
+CONTINUE, WAY = {"onError": "continue"}, "start > bad"
+PAIRS = [
+    (kind, how)
+    for kind in FAILING
+    for how in ("fail", "continue", "catch", "compensate")
+    if (kind, how) not in (("condition", "continue"), ("switch", "continue"))
+]
+
+
+@pytest.mark.parametrize(("kind", "how"), PAIRS)
+async def test_each_type_of_node_fails_as_it_was_told_to(world: World, kind: str, how: str) -> None:
+    told = {"onError": how} if how in ("continue", "compensate") else {}
+    handle = {"condition": "true", "loop": "done", "switch": "one"}.get(kind, "")
+    made = graph(
+        f"{kind}_{how}",
+        {
+            "start": "trigger",
+            "book": ("action", {"action": "g_book", "with": {"what": "hotel"}}),
+            "bad": (kind, {**FAILING[kind], **told}),
+            "next": say("went on"),
+            **({"caught": say("${ .outputs.bad.error.type }")} if how == "catch" else {}),
+            **({"round": say("never")} if kind == "loop" else {}),
+        },
+        f"start > book > bad{':' + handle if handle else ''} > next",
+        *(["bad:error > caught"] if how == "catch" else []),
+        *(["bad:each > round"] if kind == "loop" else []),
+    )
+    run = await world.start(made, {})
+    fails = how in ("fail", "compensate") or (kind, how) == ("loop", "continue")  # of its rounds, not of itself
+    assert await run.until("completed", "failed") == ("failed" if fails else "completed")
+    follows = {"continue": "went on", "catch": RAISED.get(kind, "ExpressionError")}
+    assert done == ["book hotel", "unbook hotel" if fails else follows[how]]
+    assert (await node(world, run, "bad")).status == "failed"
+
+
+@pytest.mark.parametrize("kind", ["condition", "switch"])
+def test_a_choice_that_fails_cannot_continue(kind: str) -> None:
+    [problem] = check(body("choice_continues", {"start": "trigger", "bad": (kind, {**FAILING[kind], **CONTINUE})}, WAY))
+    assert str(problem) == "nodes.bad.onError: Invalid enum value 'continue'; write one of compensate, fail, handle"
 
 
 async def test_a_cancel_request_undoes_and_settles_what_is_open(world: World) -> None:

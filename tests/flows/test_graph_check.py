@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from perdure import DefinitionInvalid, action, workflow
+from perdure.flows.bound import Problem
 from perdure.flows.diagram import mermaid
-from perdure.flows.graph import Graph, actions, build, check
+from perdure.flows.graph import Graph, actions, build, check as all_problems
 from tests.flows.making import body
 
 
@@ -25,6 +26,13 @@ async def c_child(n: int) -> int:
 
 PAUSE = ("delay", {"duration": 1})
 NODE = "action", {"action": "c_charge", "with": {"order": "o"}}
+
+
+def check(made: dict[str, Any]) -> list[Problem]:
+    """All problems of a graph, each of which says how to mend it."""
+    found = all_problems(made)
+    assert [one for one in found if not one.fix] == []
+    return found
 
 
 def wrong(nodes: dict[str, Any], *ways: str, **more: Any) -> list[tuple[str, str]]:
@@ -118,6 +126,22 @@ def test_a_node_that_says_something_impossible(node: Any, message: str) -> None:
     where, found = one_wrong({"bad": node}, "start > bad")
     assert where.startswith("nodes.bad")
     assert message in found
+
+
+@pytest.mark.parametrize(
+    ("data", "fix"),
+    [
+        ({"onError": "ignore"}, "write one of compensate, continue, fail, handle"),
+        ({"retries": -1}, "write a whole number, or null"),
+        ({"timeout": "soon"}, "mend the data of this action"),
+        ({"with": {"order": "${ .trigger. }"}}, "mend the expression"),
+        ({"with": {"order": "o", "cents": "many"}}, "give cents a value that c_charge takes"),
+    ],
+)
+def test_each_mistake_says_how_to_mend_it(data: dict[str, Any], fix: str) -> None:
+    made = body("mended", {"start": "trigger", "bad": ("action", {**NODE[1], **data})}, "start > bad")
+    [problem] = check(made)
+    assert problem.fix == fix
 
 
 def test_a_trigger_checks_its_schema() -> None:

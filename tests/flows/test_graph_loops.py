@@ -36,6 +36,13 @@ async def l_odd_fails(item: int) -> int:
     return item
 
 
+@action
+async def l_third_time(item: int) -> int:
+    if action.attempt <= item:
+        raise ValueError(f"{item} is not yet there")
+    return item * 10
+
+
 def tokens() -> int:
     return sum(type(one) is Token for one in gc.get_objects())
 
@@ -64,6 +71,50 @@ async def test_a_loop_gives_the_outputs_of_its_rounds_in_order(world: World, mod
     assert await run.result() == [10, 20, 30]
     nodes = [name for name, _ in await settled(world, run)]
     assert sorted(nodes) == ["each", "each[0]/do", "each[1]/do", "each[2]/do", "end", "start"]
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+async def test_every_round_of_a_loop_has_its_record(world: World, mode: str) -> None:
+    made = graph(
+        f"recorded_{mode}",
+        {
+            "start": "trigger",
+            "each": ("loop", {"items": [0, 1, 3], "mode": mode, "onError": "continue"}),
+            "do": ("action", {"action": "l_third_time", "with": {"item": "${ .item }"}, "retries": 2}),
+        },
+        "start > each:each > do > each",
+    )
+    run = await world.start(made)
+    assert await run.result() == [0, 10, None]
+    records = {name: one for name, one in (await run.state()).nodes.items() if name.endswith("/do")}
+    assert {name: (one.input, one.output, one.status, one.attempts) for name, one in records.items()} == {
+        "each[0]/do": ({"item": 0}, 0, "completed", 1),
+        "each[1]/do": ({"item": 1}, 10, "completed", 2),
+        "each[2]/do": ({"item": 3}, None, "failed", 3),
+    }
+    error = records["each[2]/do"].error
+    assert error is not None and error.message == "3 is not yet there"
+
+
+async def test_every_time_that_a_circle_comes_by_a_node_there_is_a_record_of_its_own(world: World) -> None:
+    made = graph(
+        "recorded_circle",
+        {
+            "start": "trigger",
+            "count": ("set", {"variables": {"n": "${ .variables.n + 1 }"}}),
+            "do": do("${ .variables.n }"),
+            "enough": ("condition", {"when": ".variables.n == 3"}),
+        },
+        "start > count > do > enough:false > count",
+        variables={"n": 0},
+    )
+    run = await world.start(made)
+    await run.result()
+    events = [ev.read(row) for row in await world.rows(run.key)]
+    ours = [one for one in events if isinstance(one, ev.NodeStarted | ev.NodeSettled) and one.node == "do"]
+    assert [type(one) for one in ours] == [ev.NodeStarted, ev.NodeSettled] * 3
+    told = [bytes(one.input if isinstance(one, ev.NodeStarted) else one.output) for one in ours]
+    assert told == [b'{"item":1}', b"10", b'{"item":2}', b"20", b'{"item":3}', b"30"]
 
 
 async def test_a_body_may_end_without_coming_back(world: World) -> None:

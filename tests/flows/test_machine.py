@@ -21,6 +21,7 @@ from perdure import (
     To,
     action,
 )
+from perdure.core import events as ev
 from perdure.testing import World
 
 seen: list[Any] = []
@@ -198,6 +199,16 @@ async def test_validate_now_refuses_what_a_resting_machine_does_not_take(world: 
     assert await state_of(run) == "review"
 
 
+async def test_what_was_valid_when_it_was_sent_is_judged_again_in_its_turn(world: World) -> None:
+    run = await world.start(approval, Request(5))
+    await run.until("waiting")
+    await asyncio.gather(*(run.send("submit", id=f"s{number}", validate="now") for number in range(3)))
+    await run.until("waiting")
+    assert await state_of(run) == "review"
+    assert await rejected(run) == [("submit", "state review takes approve, comment, escalate")] * 2
+    assert [entry.data["id"] for entry in await run.log() if entry.type == "EventRejected"] == ["s1", "s2"]
+
+
 async def test_an_event_that_no_state_takes_is_refused_at_once(world: World) -> None:
     run = await world.start(approval, Request(5))
     with pytest.raises(InvalidValue, match="takes no event 'dance'"):
@@ -224,12 +235,32 @@ async def test_a_state_that_lasts_too_long_raises_its_event(world: World) -> Non
     assert await state_of(run) == "director"
 
 
-async def test_leaving_a_state_cancels_its_timers_in_the_same_commit(world: World) -> None:
+def commits(world: World, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is written together from now on."""
+    found: list[list[str]] = []
+    saw = world.saw
+
+    def watched(process: Any, verb: str, asked: Any, answer: Any) -> None:
+        if verb == "commit":
+            found.extend([type(ev.read(row)).__name__ for row in one.rows] for one in asked)
+        saw(process, verb, asked, answer)
+
+    monkeypatch.setattr(world, "saw", watched)
+    return found
+
+
+async def test_leaving_a_state_cancels_its_timers_in_the_same_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = await world.start(approval, Request(5))
     await run.send("submit")
     await run.until("waiting")
+    written = commits(world, monkeypatch)
     await run.send("approve", by="ann", roles=["manager"])
     await run.result()
+    [together] = [one for one in written if "StateChanged" in one]
+    assert "TimerCancelled" in together
+    assert sum(one.count("TimerCancelled") for one in written) == 1
     log = await run.log()
     timer = next(entry for entry in log if entry.type == "TimerStarted")
     received = next(entry for entry in log if entry.data.get("name") == "approve")
@@ -342,6 +373,16 @@ async def test_actions_run_side_by_side_as_after_allows(world: World) -> None:
     assert await run.result() == {"last": "d"}
     assert seen[:2] == ["a…", "b…"] and seen.index("c…") > seen.index("a") and seen[-2:] == ["d…", "d"]
     assert 2.4 < (world.now() - before).total_seconds() < 2.8
+
+
+async def test_actions_for_which_a_worker_has_no_room_run_on_another(world: World) -> None:
+    async with World(workers=2, concurrency=1, spill="100ms") as fleet:
+        run = await fleet.start(parallel)
+        before = fleet.now()
+        await run.send("go")
+        assert await run.result() == {"last": "d"}
+        assert 2.4 < (fleet.now() - before).total_seconds() < 3.2  # one after the other it would be 4.5
+        assert "ActionScheduled" in [entry.type for entry in await run.log()]
 
 
 failing = Machine(

@@ -321,6 +321,21 @@ async def test_rounds_go_batch_by_batch(world: World) -> None:
     assert [round((at - rows[0].at) / 6e7) for at in begun] == [0, 0, 1, 1, 2]
 
 
+async def test_every_round_has_a_record_of_each_of_its_actions(world: World) -> None:
+    actions = [echoes(n="${ .item }", sleep={"before": "PT1M"}), echoes(m="${ .n + 1 }")]
+    each = {"name": "f", "type": "foreach", "inputCollection": "${ .items }", "actions": actions, "end": True}
+    run = await world.start(states(each), {"items": [5, 6]})
+    await run.result()
+    records = [one for name, one in (await run.state()).nodes.items() if "actions" in name]
+    items = {"items": [5, 6]}
+    assert {one.node: (one.input, one.output, one.status, one.attempts) for one in records} == {
+        "/states/f[0]/actions/0/echo": (items | {"item": 5}, {"n": 5}, "completed", 1),
+        "/states/f[1]/actions/0/echo": (items | {"item": 6}, {"n": 6}, "completed", 1),
+        "/states/f[0]/actions/1/echo": (items | {"item": 5, "n": 5}, {"m": 6}, "completed", 1),
+        "/states/f[1]/actions/1/echo": (items | {"item": 6, "n": 6}, {"m": 7}, "completed", 1),
+    }
+
+
 async def test_a_collection_that_is_no_list_is_an_error(world: World) -> None:
     each = {"name": "f", "type": "foreach", "inputCollection": "${ .items }", "actions": [echoes()], "end": True}
     with pytest.raises(ExecutionFailed, match="inputCollection gives no list"):

@@ -277,6 +277,9 @@ def test_definitions_are_published_and_run_and_drawn() -> None:
         assert pushed.json()["state"] == {"state": "open"}
         drawn = await door("GET", "/v1/executions/d1/diagram")
         assert drawn.headers["content-type"] == "image/svg+xml" and drawn.text.startswith("<svg")
+        said = await door("GET", "/v1/executions/d1/diagram?form=mermaid")
+        assert said.headers["content-type"].startswith("text/plain") and "class b_open current" in said.text
+        problem(await door("GET", "/v1/executions/d1/diagram?form=png"), 422, "invalid-request")
         [listed] = (await door("GET", "/v1/definitions")).json()["definitions"]
         assert (listed["name"], listed["newest"]) == ("http-door", 1)
         assert (await door("POST", "/v1/definitions/http-door/deprecate", {"version": 1})).status_code == 204

@@ -100,3 +100,15 @@ async def calls(name: str, *args: Any) -> Any:
 @action(process=True)
 def traced_in_a_process() -> str:
     return action.traceparent
+
+
+def until_told(folder: str, name: str) -> str:
+    """Says that it has begun, and waits to be told to end."""
+    (Path(folder) / f"{name} began").touch()
+    while not (Path(folder) / "end").exists():
+        time.sleep(0.01)
+    return name
+
+
+in_a_thread = action(until_told, name="computing.in_a_thread")
+in_a_process = action(until_told, name="computing.in_a_process", process=True)

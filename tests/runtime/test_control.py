@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from perdure import (
     LimitReached,
     Perdure,
     Retry,
+    RetryRefused,
+    Run,
     action,
     event,
     workflow,
@@ -27,6 +31,8 @@ from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.errors import UsageError
 from perdure.testing import World
+from perdure.testing.swarm import NoFaults
+from tests.runtime import computing
 
 seen: list[Any] = []
 broken = True
@@ -198,15 +204,110 @@ async def test_a_running_action_records_its_result_during_a_pause(world: World) 
     assert await run.result() == "slow"
 
 
-async def test_resume_at_a_time(world: World) -> None:
+@pytest.mark.world(concurrency=1)
+async def test_an_action_that_waits_for_a_place_does_not_begin_during_a_pause(world: World) -> None:
+    finish = asyncio.Event()
+
+    @action(name="control.fills_the_place")
+    async def fills_the_place() -> None:
+        await finish.wait()
+
+    @workflow(name="control-fills")
+    async def fills() -> None:
+        await fills_the_place()
+
+    @workflow(name="control-waits-for-a-place")
+    async def crowded() -> str:
+        return await jot("there is room")
+
+    first = await world.start(fills)
+    await world.settle()
+    run = await world.start(crowded)
+    await world.settle()
+    await run.pause()
+    await world.settle()
+    finish.set()
+    await first.result()
+    await world.advance("1m")
+    assert (await run.status(), seen) == ("paused", [])
+    await run.resume()
+    assert await run.result() == "there is room"
+
+
+@pytest.mark.parametrize("kind", ["in_a_thread", "in_a_process"])
+@pytest.mark.real_time
+async def test_what_waits_for_a_thread_or_a_process_does_not_begin_during_a_pause(tmp_path: Path, kind: str) -> None:
+    app = Perdure("memory://", threads=1, pool=1)
+    async with asyncio.timeout(20), app, app.working() as worker:
+
+        async def until(met: Callable[[], bool]) -> None:
+            while not met():
+                await asyncio.sleep(0.005)
+
+        first, second = [await app.start(computing.calls, kind, str(tmp_path), name) for name in ("one", "two")]
+        await until((tmp_path / "one began").exists)
+        await until(lambda: worker.attempts.running == 2)
+        await second.pause()
+        await second.until("paused")
+        (tmp_path / "end").touch()
+        assert await first.result() == "one"
+        await until(lambda: worker.attempts.running == 0)
+        assert (await second.status(), (tmp_path / "two began").exists()) == ("paused", False)
+        await second.resume()
+        assert await second.result() == "two"
+
+
+class Fast(NoFaults):
+    """Of whose workers the clocks are too fast."""
+
+    drift = 0.3
+
+
+def later(world: World, hours: float) -> datetime:
+    """By the clock of the store."""
+    return datetime.fromtimestamp(world.micros() / 1e6, UTC) + timedelta(hours=hours)
+
+
+async def resumed(run: Run[Any]) -> list[datetime]:
+    return [entry.at for entry in await run.log() if entry.type == "Resumed"]
+
+
+@pytest.mark.parametrize("faults", [NoFaults, Fast])
+@pytest.mark.parametrize("how", ["pause until", "resume at"])
+async def test_what_is_paused_until_a_time_resumes_once_then_by_the_clock_of_the_store(
+    world: World, faults: type[NoFaults], how: str
+) -> None:
+    async with World(workers=2, faults=lambda name: faults()) as fleet:
+        run = await fleet.start(waiter, 1)
+        await run.until("waiting")
+        moment = later(fleet, 1)
+        if how == "pause until":
+            await run.pause(until=moment)
+        else:
+            await run.pause()
+            await run.resume(at=moment)
+        await run.send("go", 7)
+        await fleet.advance(3580)
+        for _ in range(199):  # whoever looks at it must not take it for later than it is
+            await run.send("noise")
+            await fleet.advance(0.1)
+        assert (await run.status(), await resumed(run)) == ("paused", [])
+        await fleet.advance(0.2)
+        assert (await run.status(), len(await resumed(run))) == ("completed", 1)
+
+
+async def test_who_resumes_early_cancels_the_time_of_the_pause(world: World) -> None:
     run = await world.start(waiter, 1)
-    await run.until("waiting")
-    await run.send("go")
-    await run.until("completed")
-    run = await world.start(waiter, 2)
-    await run.pause(until=datetime.fromtimestamp(world.app.clock.now() / 1e6, UTC) + timedelta(seconds=0.2))
-    await run.send("go", 7)
-    assert await run.result() == 7
+    await run.pause(until=later(world, 1))
+    await world.advance("10m")
+    await run.resume()
+    await world.advance("10m")
+    await run.pause()
+    await world.advance("2h")
+    assert (await run.status(), len(await resumed(run))) == ("paused", 1)
+    await run.resume()
+    await world.advance("2h")
+    assert (await run.status(), len(await resumed(run))) == ("waiting", 2)
 
 
 async def test_a_naive_time_is_refused(world: World) -> None:
@@ -448,7 +549,7 @@ async def test_retry_after_a_mistake_in_the_code_keeps_the_result() -> None:
 async def test_only_what_has_failed_can_be_retried(world: World) -> None:
     run = await world.start(waiter, 1)
     await run.until("waiting")
-    with pytest.raises(UsageError, match="only failed, cancelled and stuck"):
+    with pytest.raises(RetryRefused, match="only failed, cancelled and stuck"):
         await run.retry()
 
 

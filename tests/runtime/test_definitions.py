@@ -404,6 +404,37 @@ async def test_tenants_have_definitions_of_their_own(world: World) -> None:
     assert [one.name for one in await definitions.list(tenant="acme")] == ["order"]
 
 
+async def test_a_definition_is_found_by_tenant_namespace_name_and_version(world: World) -> None:
+    told: dict[tuple[str, str, str, int], int] = {}
+    for tenant in ("acme", "beta"):
+        for place, namespace in enumerate(("shop", "bank")):
+            for name in ("order", "bill"):
+                for version in (1, 2):
+                    number = len(told) + 1
+                    about = {"dsl": "1.0.3", "namespace": namespace, "name": name, "version": f"{version}.0.{place}"}
+                    body = {"document": about, "do": [{"say": {"set": {"number": number}}}]}
+                    made = await world.app.definitions.publish(body, tenant=tenant)
+                    assert (made.name, made.version) == (f"{namespace}.{name}", version)
+                    told[tenant, namespace, name, version] = number
+    for (tenant, namespace, name, version), number in told.items():
+        run = await world.app.start(f"{namespace}.{name}", {}, tenant=tenant, version=version)
+        assert await run.result() == {"number": number}
+    for apart in ({"namespace": "shop.order", "name": "x"}, {"namespace": "shop", "name": "order.x"}):
+        body = {"document": {"dsl": "1.0.3", "version": "1.0.0", **apart}, "do": [{"say": {"set": {"n": 1}}}]}
+        with pytest.raises(DefinitionInvalid):  # or two pairs would have one name
+            await world.app.definitions.publish(body)
+
+
+async def test_what_was_started_is_in_the_log_by_its_number_or_as_the_newest(world: World) -> None:
+    definitions = world.app.definitions
+    old, new = [await definitions.publish(body) for body in (ORDER, script("order", CHARGE))]
+    for version, expected in ((None, new), (1, old), (2, new)):
+        run = await world.app.start("order", version=version)
+        data = (await run.log())[0].data
+        assert (data["version"], data["hash"]) == (expected.version, expected.hash)
+        assert (await run.state()).definition == f"published:order@{expected.version}"
+
+
 async def test_code_of_a_name_comes_before_what_was_published(world: World) -> None:
     await world.app.definitions.publish(script("either", {"sleep": 1}))
 

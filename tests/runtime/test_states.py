@@ -6,15 +6,19 @@ import asyncio
 import os
 from pathlib import Path
 
+import httpx
 import pytest
 
 from perdure import Perdure, action, event, workflow
 from perdure.core import view
 from perdure.core.records import Row
+from perdure.http.api import api
 from perdure.runtime import urls
 from perdure.runtime.callers import states
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
+from perdure.testing.servers.valkey import ValkeyServer
+from tests.http.test_api import People
 
 
 @action
@@ -100,6 +104,65 @@ def test_a_state_is_warm_for_another_process_and_may_vanish(redis_url: str, tmp_
         await cache.close()
 
     asyncio.run(body())
+
+
+@workflow(name="states-ending")
+async def ending(how: str) -> int:
+    for n in range(60):
+        await counted(n)
+    workflow.publish(n=60)
+    if how == "fails":
+        raise ValueError("as it should")
+    await event("end")
+    return 60
+
+
+def test_what_has_ended_is_read_as_before_when_nothing_is_left_but_the_log(tmp_path: Path) -> None:
+    """Hot and warm states are gone, and so are the processes that had them."""
+    ways = ("", "/state", "/log", "/result", "/why", "/state?at=30")
+
+    async def read(app: Perdure) -> list[bytes]:
+        transport = httpx.ASGITransport(app=api(app, People()))
+        said = {"authorization": "Bearer default:ann:admin"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=said) as client:
+            paths = [f"/v1/executions/{how}{way}" for how in ("ends", "fails", "stops") for way in ways]
+            answers = [await client.get(path) for path in paths]
+        assert {answer.status_code for answer in answers} == {200}
+        return [answer.content for answer in answers]
+
+    async def body(server: ValkeyServer) -> None:
+        def app() -> Perdure:
+            return Perdure(f"sqlite:///{tmp_path}/s.db", stream=server.url, warm=7)
+
+        async with app() as here, here.working():
+            runs = {how: await here.start(ending, how, id=how) for how in ("ends", "fails", "stops")}
+            await runs["ends"].send("end")
+            await runs["stops"].until("waiting", timeout=20)
+            await runs["stops"].cancel()
+            for how, status in (("ends", "completed"), ("fails", "failed"), ("stops", "cancelled")):
+                await runs[how].until(status, timeout=20)
+            before = await read(here)
+            kept = server.do("KEYS", "*:state*").decode().split()[2::2]
+            assert len(kept) == 3
+            assert all(0 < int(server.do("PTTL", key)[1:]) <= 7000 for key in kept), "the time to live is a setting"
+        server.do("FLUSHALL")
+        async with app() as there:
+            assert await read(there) == before
+
+    with ValkeyServer() as server:
+        asyncio.run(body(server))
+
+
+def test_without_a_time_to_live_nothing_is_kept_in_redis(tmp_path: Path) -> None:
+    async def body(server: ValkeyServer) -> None:
+        async with Perdure(f"sqlite:///{tmp_path}/s.db", stream=server.url, warm=0) as app, app.working():
+            run = await app.start(counts, 40)
+            await run.until("waiting", timeout=20)
+            assert await run.state() == await folded(run)
+            assert server.do("KEYS", "*:state*") == b"*0\r\n"
+
+    with ValkeyServer() as server:
+        asyncio.run(body(server))
 
 
 def test_short_logs_are_not_kept() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from perdure import ExecutionStuck, Forbidden, action, event, workflow
+from perdure import ExecutionNotFound, ExecutionStuck, Forbidden, Perdure, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import Commit
-from perdure.errors import UsageError
+from perdure.errors import RetryRefused, Undecodable
 from perdure.runtime.telemetry.logs import JsonLines
 from perdure.testing import World
 
@@ -350,7 +353,7 @@ async def test_the_same_retry_is_known_after_the_run_has_ended(world: World) -> 
     assert (await run.retry(id="again")).key == run.key
     await run.result()
     assert (await run.retry(id="again")).key == run.key
-    with pytest.raises(UsageError, match="completed"):
+    with pytest.raises(RetryRefused, match="completed"):
         await run.retry(id="another")
 
 
@@ -366,3 +369,56 @@ async def test_the_same_retry_of_a_run_that_is_stuck_again_is_not_a_second_one(w
         await asyncio.sleep(0.1)
     assert (await run.retry(id="again")).key == run.key
     assert [entry.type for entry in await run.log()].count("Redriven") == 1
+
+
+@workflow(name="stuck-robbed")
+async def robbed() -> list[str]:
+    first = await step("first")
+    await event("go")
+    return [first, await step("second")]
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("true", "the log of default/run is gone"),
+        ("version = 1", "begins with version 2, which is no beginning"),
+        ("version = 2", "has only 2 of the rows from 1 to 3"),
+    ],
+)
+@pytest.mark.real_time
+async def test_what_has_lost_of_its_log_is_stuck_and_does_not_begin_anew(tmp_path: Path, lost: str, said: str) -> None:
+    async with asyncio.timeout(20), Perdure(f"sqlite:///{tmp_path}/s.db", cache=0, linger=0) as app:
+        run, other = [await app.start(robbed, id=id) for id in ("run", "other")]
+        async with app.working():
+            await run.send("noise", id="noise")
+            for one in (run, other):
+                await one.until("waiting")
+        with closing(sqlite3.connect(tmp_path / "s.db")) as db, db:
+            for (trigger,) in db.execute("select name from sqlite_master where type = 'trigger'").fetchall():
+                db.execute(f"drop trigger {trigger}")
+            assert db.execute("select count(*) from events where key = 'default/run'").fetchone() == (3,)
+            db.execute(f"delete from events where key = 'default/run' and {lost}")
+        if lost == "true":
+            with pytest.raises(Undecodable, match="is gone"):
+                await run.state()
+        async with app.working():
+            for one in (run, other):
+                await one.send("go")
+            with pytest.raises(ExecutionStuck, match=said):
+                await run.result()
+            assert await other.result() == ["first", "second"]  # its neighbours go on
+            assert steps == ["first", "first", "second"]
+            await app.purge("run")
+            await run.until("cancelled")
+
+
+@pytest.mark.real_time
+async def test_what_never_was_is_not_found_and_not_made_by_whatever_is_asked_of_it() -> None:
+    async with Perdure("memory://") as app:
+        run = app.get("nobody")
+        asked = (run.status, run.state, run.log, run.why, run.pause, run.resume, run.cancel, run.retry, run.result)
+        for ask in (*asked, lambda: run.send("go"), lambda: run.fork(at=1)):
+            with pytest.raises(ExecutionNotFound):
+                await ask()
+        assert (await app.find()).heads == []

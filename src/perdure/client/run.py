@@ -167,9 +167,9 @@ class RemoteRun(Generic[R_co]):
         path = path_of("executions", self.id, "events", id)
         return await self._door.get(path, dict[str, Any], form="structured")
 
-    async def diagram(self) -> str:
-        """Its definition as a picture (SVG), with where it is marked; not of code."""
-        return await self._door.text(f"{self._path}/diagram")
+    async def diagram(self, form: Literal["svg", "mermaid"] = "svg") -> str:
+        """Its definition as a picture, or as a text that others draw, with where it is marked; not of code."""
+        return await self._door.text(f"{self._path}/diagram", form=form)
 
     # Doing.
 

@@ -58,7 +58,8 @@ def misfits(action: Action[..., Any], given: Any, where: str) -> Iterator[Proble
             # A value that stands beside secrets is not shown: it may hold one.
             told = [] if b'"format":"secret"' in encode(schema) else parts.check({name: value})
             what = told[0] if told else f"{name} cannot be read"
-            yield Problem(f"{where}.with", f"the arguments do not fit {action.name}: {what}")
+            fix = f"give {name} a value that {action.name} takes"
+            yield Problem(f"{where}.with", f"the arguments do not fit {action.name}: {what}", fix)
         elif _is_reference(value) and schema["properties"].get(name) == {"type": "string"}:
             fix = f"let {name} be a Secret in the code of {action.name}"
             message = f"{action.name} takes a text here, and gets the reference itself"

@@ -10,7 +10,7 @@ import msgspec
 from perdure.core.cloudevents import BATCH
 from perdure.core.view import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
-from perdure.flows.diagram import svg
+from perdure.flows.diagram import mermaid, svg
 from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
@@ -149,10 +149,13 @@ async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
     return Answer(forms.ResultOut(head.shown, error=value))
 
 
-@routes("GET", "/v1/executions/{id}/diagram", "read", answers={200: bytes})
-async def diagram(call: Call[Nothing, Nothing]) -> Answer:
-    """Draw a machine, a graph or a document, as SVG, with where it is marked."""
-    return Answer(svg(await run_of(call).diagram()).encode(), media="image/svg+xml")
+@routes("GET", "/v1/executions/{id}/diagram", "read", query=forms.DiagramQuery, answers={200: bytes})
+async def diagram(call: Call[forms.DiagramQuery, Nothing]) -> Answer:
+    """Draw a machine, a graph or a document, as SVG or in the language of Mermaid, with where it is marked."""
+    drawn = await run_of(call).diagram()
+    if call.query.form == "mermaid":
+        return Answer(mermaid(drawn).encode(), media="text/plain; charset=utf-8")
+    return Answer(svg(drawn).encode(), media="image/svg+xml")
 
 
 @routes("POST", "/v1/executions/{id}/pause", "control", body=forms.PauseIn, answers={202: forms.StartedOut})

@@ -107,6 +107,10 @@ class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
+class DiagramQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    form: Annotated[Literal["svg", "mermaid"], Meta(description="A picture, or a text that others draw.")] = "svg"
+
+
 class StateQuery(Struct, frozen=True, forbid_unknown_fields=True):
     at: str | None = None  # a version, or a time
 

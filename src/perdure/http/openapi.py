@@ -85,7 +85,8 @@ def _answer(kind: Any, known: dict[Any, Any]) -> dict[str, Any]:
     if kind is Html:
         return {"description": "A page.", "content": {"text/html": {"schema": {"type": "string"}}}}
     if kind is bytes:
-        return {"description": "A picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}}
+        forms = {media: {"schema": {"type": "string"}} for media in ("image/svg+xml", "text/plain")}
+        return {"description": "A picture.", "content": forms}
     return {"description": "Done.", "content": {"application/json": {"schema": known[kind]}}}
 
 

@@ -20,6 +20,7 @@ from perdure.errors import (
     ExecutionNotFound,
     ExecutionStuck,
     PerdureError,
+    Undecodable,
     UsageError,
 )
 from perdure.flows.diagram import Diagram
@@ -198,6 +199,8 @@ class Run(Generic[R_co]):
                 folded = view.fold(folded, row)
         if folded.version == 0:
             await self.head()
+            if moment is None and (folded := await self._app.states.at(self.key, until)).version == 0:
+                raise Undecodable(f"the log of {self.key} is gone: restore the store from a backup")
         return folded
 
     async def why(self) -> view.Why:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct, structs
 
 from perdure.core import jq
-from perdure.errors import InvalidValue, NotRegistered, UsageError
+from perdure.errors import ExpressionError, InvalidValue, NotRegistered, UsageError
 from perdure.flows import fields, given, listening
 from perdure.flows.bound import Bound, Problem, check_arguments
 from perdure.flows.graph import model
@@ -46,7 +46,8 @@ def _check_node(node: Node, graph: Model, bounds: Mapping[str, Bound]) -> Iterat
     try:
         step_of(node, {})
     except InvalidValue as error:
-        yield Problem(where, str(error))
+        jq_wrong = isinstance(error, ExpressionError)
+        yield Problem(where, str(error), "mend the expression" if jq_wrong else f"mend the data of this {node.type}")
     match node.data:
         case model.Trigger() if node.data.event:
             on = On(node.data.event, node.data.source, node.data.input, node.data.when)

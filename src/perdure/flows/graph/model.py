@@ -160,6 +160,17 @@ TYPES: dict[str, type[Data]] = {
 #: Types whose nodes stay open for a while without work of their own: at rest there is nothing but these.
 RESTING = (Delay, Wait, Person)
 _FIELDS = {"graph", "queue", "description", "variables", "metadata", "nodes", "edges", "viewport", "listens", "events"}
+_PASSED = "remove it; what is your own goes into `metadata`"
+#: Types of JSON Schema, in words.
+_KINDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
 #: Names that expressions see already.
 TAKEN = {"trigger", "outputs", "variables", "metadata", "index", "execution"}
 MOST_NODES, MOST_EDGES = 1_000, 5_000
@@ -208,7 +219,7 @@ def read(body: Mapping[str, Any]) -> Model:
     """Read a graph; whatever is wrong is named in `problems`."""
     problems: list[Problem] = []
     for name in body.keys() - _FIELDS:
-        problems.append(Problem(name, "is not a field of a graph and is passed over", level="warning"))
+        problems.append(Problem(name, "is not a field of a graph and is passed over", _PASSED, "warning"))
     problems.sort(key=lambda one: one.where)
     name = _field(body, "graph", Annotated[str, Meta(min_length=1)], "", problems)
     queue = _field(body, "queue", str, "default", problems)
@@ -234,7 +245,7 @@ def _declared(events: dict[str, Declared], problems: list[Problem]) -> dict[str,
         try:
             Schema(True if one.schema is None else one.schema)
         except InvalidValue as error:
-            problems.append(Problem(f"events.{name}.schema", str(error)))
+            problems.append(Problem(f"events.{name}.schema", str(error), "mend the schema"))
     return events
 
 
@@ -246,8 +257,31 @@ def _field(body: Mapping[str, Any], name: str, kind: Any, default: Any, problems
     try:
         return msgspec.convert(body[name], kind)
     except msgspec.ValidationError as error:
-        problems.append(Problem(name, str(error)))
+        problems.append(Problem(name, str(error), wanted(kind)))
         return default
+
+
+def wanted(kind: Any) -> str:
+    """How to mend a value that is not of this type.
+
+    >>> wanted(Literal["all", "any"] | int)
+    'write one of all, any, or a whole number'
+    """
+    schema = msgspec.json.schema(kind)
+    kinds = schema.get("$defs", {})
+    return f"write {', or '.join(_words(one, kinds) for one in schema.get('anyOf', [schema]))}"
+
+
+def _words(schema: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return _words(kinds[schema["$ref"].rpartition("/")[2]], kinds)
+    if "enum" in schema:
+        return f"one of {', '.join(str(one) for one in schema['enum'] if one != '')}"
+    if schema.get("properties"):
+        return f"an object that may have {', '.join(schema['properties'])}"
+    if "$ref" in (items := schema.get("items") or {}):
+        return f"a list, each of it {_words(items, kinds)}"
+    return _KINDS.get(schema.get("type", ""), "a value")
 
 
 def _nodes(raws: list[Any], problems: list[Problem]) -> dict[str, Node]:
@@ -282,7 +316,7 @@ def _node(id: str, raw: dict[str, Any], problems: list[Problem]) -> Node:
         return Node(id, "")
     data = raw.get("data", {})
     if not isinstance(data, dict):
-        problems.append(Problem(where, "data is not an object"))
+        problems.append(Problem(where, "data is not an object", wanted(cls)))
         return Node(id, str(kind))
     before = len(problems)
     values = _data(cls, data, where, problems)
@@ -299,12 +333,12 @@ def _data(cls: type[Data], data: dict[str, Any], where: str, problems: list[Prob
     for name, one in known.items():
         if name not in data:
             if one.required:
-                problems.append(Problem(where, f"data.{name} is missing"))
+                problems.append(Problem(where, f"data.{name} is missing", f"in its place {wanted(one.type)}"))
             continue
         try:
             values[one.name] = msgspec.convert(data[name], one.type)
         except msgspec.ValidationError as error:
-            problems.append(Problem(f"{where}.{name}", str(error)))
+            problems.append(Problem(f"{where}.{name}", str(error), wanted(one.type)))
     return values
 
 
@@ -316,7 +350,8 @@ def _edges(raws: list[Any], nodes: dict[str, Node], problems: list[Problem]) -> 
         id = str(raw.get("id") or index) if isinstance(raw, dict) else str(index)
         where = f"edges.{id}"
         if not isinstance(raw, dict):
-            problems.append(Problem(where, "is not an object"))
+            fix = 'write {"source": the id of a node, "target": that of the next}'
+            problems.append(Problem(where, "is not an object", fix))
             continue
         if id in seen:
             problems.append(Problem(where, "there are two edges with this id", "give one of them another id"))

@@ -20,6 +20,7 @@ _HANDLES = {
 #: How deep loops may nest. What ends or fails goes through all of them at once.
 MOST_LOOPS = 20
 #: Types that cannot fail, or say what follows themselves.
+_FEW = "connect it to a second node, or remove it"
 _NO_ERROR = ("trigger", "parallel", "join", "end")
 
 
@@ -62,7 +63,7 @@ def _handles(ways: Ways, node: Node) -> Iterator[Problem]:
     where, out = f"nodes.{node.id}", ways.out[node.id]
     if node.data is None or node.type == "parallel":
         if node.data is not None and len(ways.all_targets(node.id)) < 2:
-            yield Problem(where, "a parallel node with less than two edges splits nothing", level="warning")
+            yield Problem(where, "a parallel node with less than two edges splits nothing", _FEW, "warning")
         return
     handles = handles_of(node)
     known = handles if node.type in _NO_ERROR else (*handles, "error")
@@ -154,4 +155,5 @@ def _joins(ways: Ways) -> Iterator[Problem]:
         if not any(ways.feeds(split, node.id) for split in splits):
             yield Problem(where, "no parallel node splits what is joined here", "lead the edges to the next node")
         elif isinstance(node.data.mode, int) and not 1 <= node.data.mode <= sources:
-            yield Problem(where, f"mode {node.data.mode} is not between 1 and {sources}, the number of its branches")
+            wrong = f"mode {node.data.mode} is not between 1 and {sources}, the number of its branches"
+            yield Problem(where, wrong, 'write such a number, or "all" or "any"')

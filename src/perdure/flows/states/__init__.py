@@ -18,15 +18,16 @@ from msgspec import Raw
 from perdure.core.replay import Replay
 from perdure.core.view import State as View
 from perdure.errors import DefinitionInvalid
+from perdure.flows import given
 from perdure.flows.bound import Bound, Problem, bind_name
 from perdure.flows.described import MARKS, Described
 from perdure.flows.diagram import Diagram, Mark
-from perdure.flows.given import Calling
+from perdure.flows.given import Calling, Wanted
 from perdure.flows.registry import registry
 from perdure.flows.states.picture import picture
 from perdure.flows.states.plan import Plan, Position, called
 
-__all__ = ["States", "actions", "build", "called", "calls", "check"]
+__all__ = ["States", "actions", "build", "called", "calls", "check", "secrets"]
 
 
 class States(Described):
@@ -110,6 +111,14 @@ def build(
 def check(body: Mapping[str, Any]) -> list[Problem]:
     """All that is wrong with a workflow."""
     return Plan(body, {}).problems
+
+
+def secrets(body: Mapping[str, Any]) -> list[Wanted]:
+    """The secrets that its calls name, and those that it declares besides: expressions may name them."""
+    plan = Plan(body, {})
+    named = given.secrets(plan.calls)
+    known = {one.name for one in named}
+    return named + [Wanted("/secrets", name) for name in plan.see["SECRETS"] if name not in known]
 
 
 def actions(body: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, Protocol
@@ -112,6 +113,7 @@ class Running:
     __slots__ = (
         "_joint",
         "_loop",
+        "_once",
         "_revealed",
         "_scope",
         "_shared",
@@ -137,6 +139,7 @@ class Running:
         self._scope: asyncio.Timeout | None = None
         self._revealed: Revealed | None = None
         self._joint: ev.Event | None = None  # what was committed together with the action's own writes
+        self._once = threading.Lock()  # taken by whoever comes first: the function, or who calls it off
         self._loop = shared.loop
         context = contextvars.copy_context()
         context.run(attempt.set, self)
@@ -148,6 +151,15 @@ class Running:
         self.cancelled = True
         if self.task is not None:
             self.task.cancel()
+
+    def call_off(self) -> None:
+        """Cancel it if its function was not called yet, be it for want of a place, a thread or a process."""
+        if self._once.acquire(blocking=False):
+            self.cancel()
+
+    def begins(self) -> bool:
+        """The function is about to be called, perhaps in a thread; False if that was called off."""
+        return self._once.acquire(blocking=False)
 
     # What the action sees.
 
@@ -332,9 +344,14 @@ class Running:
         if self.action.how.process:
             return await self._shared.processes.call(self)
         if self.action.is_async:
+            if not self.begins():
+                raise asyncio.CancelledError
             return await self.action.fn(*args, **kwargs)
-        call = functools.partial(contextvars.copy_context().run, self.action.fn, *args, **kwargs)
+        call = functools.partial(contextvars.copy_context().run, self._in_thread, *args, **kwargs)
         return await self._loop.run_in_executor(self._shared.executor, call)
+
+    def _in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.action.fn(*args, **kwargs) if self.begins() else None  # None goes nowhere: the task is cancelled
 
     async def _find_secrets(self, args: tuple[Any, ...]) -> None:
         """What is missing is missed before the function is called."""

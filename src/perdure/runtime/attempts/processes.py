@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from perdure.core.events import NULL
 from perdure.core.failures import Recorded
 from perdure.core.tracing import Trace
 from perdure.errors import ProcessDied, UsageError
@@ -59,6 +60,7 @@ class Call(Protocol):
     def progress(self) -> Any: ...
     @property
     def secrets(self) -> dict[str, str]: ...
+    def begins(self) -> bool: ...
     def beat(self, details: Any) -> None: ...
 
 
@@ -105,6 +107,8 @@ class Processes:
     # In a thread.
 
     def _perform(self, call: Call, ticket: _Ticket) -> Raw:
+        if not call.begins():
+            return NULL  # it was called off while it waited here, so nobody waits for the answer
         process = self._take()
         self._busy.add(process)
         try:

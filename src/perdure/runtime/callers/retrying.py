@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core import copies, events as ev, letters as mail
 from perdure.core.records import Row, key_of, tenant_of
-from perdure.errors import UsageError
+from perdure.errors import RetryRefused
 from perdure.ports import Store
 from perdure.runtime.managing import dead
 
@@ -34,7 +34,8 @@ async def retry(app: Perdure, run: Run[Any], reason: str, id: str | None, by: st
     if id is not None and _redriven(rows, id):
         return run
     if head.status not in ("failed", "cancelled"):
-        raise UsageError(f"{run.id} is {head.shown}: only failed, cancelled and stuck executions can be retried")
+        why = f"{run.id} is {head.shown}: only failed, cancelled and stuck executions can be retried"
+        raise RetryRefused(why, run.key)
     return await run.fork(at=copies.retry_point(rows), id=id, by=by)
 
 

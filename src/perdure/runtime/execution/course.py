@@ -48,6 +48,8 @@ FAULTS = tuple(CAUSES)
 #: What is recorded also when the code has come to its end.
 _LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
+_LOST = "restore the store from a backup, or purge the execution"
+_FIRST = frozenset({ev.NUMBERS[ev.Started], ev.NUMBERS[ev.Restarted]})
 _STUCK, _REDRIVEN, _RESTARTED = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven], ev.NUMBERS[ev.Restarted]
 
 
@@ -91,8 +93,8 @@ class Course:
         self.queue = held.queue
         self.replay: Replay | None = None
         self.history: list[Row] = list(held.rows)
-        self.version = held.rows[-1].version
-        self.at = held.rows[-1].at
+        # A log that was lost leaves its head behind; loading will say so.
+        self.version, self.at = (held.rows[-1].version, held.rows[-1].at) if held.rows else (0, 0)
         self.draft = Draft()
         self.notes = Notes(held)
         self.kin = Kin(held, self.notes, self.draft)
@@ -117,6 +119,7 @@ class Course:
         self.stuck = None
         began = perf_counter()
         try:
+            _check_whole(self.key, self.history)
             self.replay.load(self.history)
             self.take(now)
         except FAULTS as fault:
@@ -302,6 +305,17 @@ class Course:
     def stuck_since(self) -> int:
         """The version that says so; 0 when it is not stuck."""
         return self.stuck_row.version if self.stuck is not None and self.stuck_row is not None else 0
+
+
+def _check_whole(key: str, rows: Sequence[Row]) -> None:
+    """What was lost must not be done again, as if the execution were a new one."""
+    if not rows or rows[0].type % 1000 not in _FIRST:
+        begins = f"begins with version {rows[0].version}, which is no beginning" if rows else "is gone"
+        raise Undecodable(f"the log of {key} {begins}: {_LOST}")
+    if rows[-1].version - rows[0].version + 1 != len(rows):
+        raise Undecodable(
+            f"the log of {key} has only {len(rows)} of the rows from {rows[0].version} to {rows[-1].version}: {_LOST}"
+        )
 
 
 def _since_restart(rows: list[Row]) -> list[Row]:

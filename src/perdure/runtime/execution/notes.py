@@ -41,14 +41,20 @@ class Notes:
         self.parent_queue = ""
         self.callback: Callback | None = None
         self.correlation = self.trace = ""
-        self.began = held.rows[0].at  # when the execution was started, unless a checkpoint says more
+        self.began = (
+            held.rows[0].at if held.rows else 0
+        )  # when the execution was started, unless a checkpoint says more
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
                     self.note(ev.read(row))
         # Nearly all have neither a parent nor one of these: no need to read the first row for them.
-        first = held.rows[0]
-        if first.type == _STARTED and (held.parent is not None or any(word in first.data for word in _WORDS)):
+        first = held.rows[0] if held.rows else None
+        if (
+            first is not None
+            and first.type == _STARTED
+            and (held.parent is not None or any(word in first.data for word in _WORDS))
+        ):
             with suppress(Undecodable):
                 self.note(ev.read(first))
 

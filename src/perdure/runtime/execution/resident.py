@@ -208,6 +208,8 @@ class Resident(Course):
             if (running := self.running.get(ref)) is not None:
                 running.cancel()
         replay.stops.clear()
+        if replay.paused is not None:
+            self._call_off()
         if self.house.draining or replay.paused is not None:
             return
         fresh, replay.fresh = replay.fresh, []
@@ -223,6 +225,12 @@ class Resident(Course):
                 self.house.ring_at(self, asked.due)
             else:
                 self.running[ref] = self.house.attempts.start(self, asked)
+
+    def _call_off(self) -> None:
+        """What has not begun does not begin during a pause. Of one that was announced the log says that it has."""
+        for running in list(self.running.values()):
+            if not running.asked.started:
+                running.call_off()
 
     def drop(self) -> None:
         """Forget everything: somebody else goes on with it, or it is over."""
