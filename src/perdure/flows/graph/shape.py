@@ -19,8 +19,8 @@ _HANDLES = {
 }
 #: How deep loops may nest. What ends or fails goes through all of them at once.
 MOST_LOOPS = 20
-#: Types that cannot fail, or say what follows themselves.
 _FEW = "connect it to a second node, or remove it"
+#: Types that cannot fail, or say what follows themselves.
 _NO_ERROR = ("trigger", "parallel", "join", "end")
 
 

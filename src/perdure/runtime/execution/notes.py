@@ -41,20 +41,16 @@ class Notes:
         self.parent_queue = ""
         self.callback: Callback | None = None
         self.correlation = self.trace = ""
-        self.began = (
-            held.rows[0].at if held.rows else 0
-        )  # when the execution was started, unless a checkpoint says more
+        first = held.rows[0] if held.rows else None  # a log that was lost: loading will say so
+        self.began = 0 if first is None else first.at  # when it was started, unless a checkpoint says more
         for row in held.rows:
             if row.type in _NOTED or row.message_id is not None:
                 with suppress(Undecodable):  # loading will say so
                     self.note(ev.read(row))
         # Nearly all have neither a parent nor one of these: no need to read the first row for them.
-        first = held.rows[0] if held.rows else None
-        if (
-            first is not None
-            and first.type == _STARTED
-            and (held.parent is not None or any(word in first.data for word in _WORDS))
-        ):
+        if first is None or first.type != _STARTED:
+            return
+        if held.parent is not None or any(word in first.data for word in _WORDS):
             with suppress(Undecodable):
                 self.note(ev.read(first))
 
