@@ -145,7 +145,7 @@ class Perdure:
         self._listener = Listener(self.stream, self._ends)
         self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
         catalog = Catalog(self.store)
-        self._workflows = Workflows(self.store, self.states, self.published, catalog, self.open)
+        self._workflows = Workflows(self.store, self.published, catalog, self.open)
         most, actor = self.settings.payload_bytes, self.settings.actor
         self._starts = Starts(self._writes, self._workflows, self.stream, self._ends, self._hears, most, actor)
         self._sends = Sends(self._writes, self._workflows, self.store, most, actor)

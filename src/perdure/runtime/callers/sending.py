@@ -75,7 +75,7 @@ class Sends:
         head = await self._store.head(key)
         if head is None or head.holder is not None or head.mail or head.status != "open" or not head.state:
             return
-        found = await self._workflows.declared(key, await self._workflows.current(key, head.definition))
+        found = await self._workflows.declared(key, await self._workflows.running(head))
         state = msgspec.json.decode(head.state).get("state")
         if isinstance(found, Machine) and isinstance(state, str) and (reason := found.refuses(state, name, by, roles)):
             raise EventRefused(f"{key} does not take {name}: {reason}", key)

@@ -17,7 +17,6 @@ from perdure.flows.described import Described
 from perdure.flows.registry import near, registry, wanted
 from perdure.flows.workflow import Workflow
 from perdure.ports import Store
-from perdure.runtime.callers.states import States
 from perdure.runtime.definitions.catalog import Catalog
 from perdure.runtime.definitions.published import Published, ref_in, ref_of
 
@@ -31,14 +30,12 @@ class Workflows:
     def __init__(
         self,
         store: Store,
-        states: States,
         published: Published,
         catalog: Catalog,
         open: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._catalog = catalog
-        self._states = states
         self._published = published
         self._open = open
         self._known: OrderedDict[str, str] = OrderedDict()
@@ -81,11 +78,14 @@ class Workflows:
         return head.definition
 
     async def current(self, key: str, definition: str) -> str:
-        """What was published may have been replaced by another version since it began; only the log knows."""
-        return (await self._states.at(key, None)).definition if definition.startswith(PUBLISHED) else definition
+        """What was published may have been replaced by another version since it began."""
+        if not definition.startswith(PUBLISHED) or (head := await self._store.head(key)) is None:
+            return definition
+        return await self.running(head)
 
     async def running(self, head: Head) -> str:
-        """The same for a head, which tells where its newest checkpoint is: only there a version can change."""
+        """The version of now. A head tells where the newest checkpoint is, and only there a version can change: however
+        long the log is, one row of it is read, and once."""
         if head.base == 1 or not head.definition.startswith(PUBLISHED):
             return head.definition
         place = head.key, head.base
