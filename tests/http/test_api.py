@@ -146,6 +146,23 @@ def test_a_submit_that_waits_answers_with_where_it_stands() -> None:
     served(main)
 
 
+def test_a_submit_that_waits_in_vain_is_answered_like_one_that_does_not() -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        place = "/v1/executions/h1/events"
+        later = await door("POST", f"{place}?wait=50ms", {"name": "go", "payload": 7, "id": "e1"})
+        atonce = await door("POST", place, {"name": "go", "payload": 7, "id": "e1"})
+        for answer in (later, atonce):
+            assert (answer.status_code, answer.json()) == (202, {"id": "e1", "execution": "h1"})
+            assert answer.headers["location"] == f"{place}/e1"
+        async with door.app.working():
+            done = await door("POST", f"{place}?wait=5s", {"name": "go", "payload": 7, "id": "e1"})
+            assert (done.status_code, done.json()["result"]) == (200, "hello ann 7")
+            assert done.headers["location"] == f"{place}/e1"
+
+    served(main, working=False)
+
+
 def test_an_idempotency_key_makes_one_event_of_many() -> None:
     async def main(door: Door) -> None:
         await door.start()
@@ -171,11 +188,32 @@ def test_a_start_with_an_idempotency_key_is_one_start() -> None:
         assert first.json() == again.json()
         problem(
             await door("POST", "/v1/executions", {**body, "args": ["bob"]}, idempotency_key="s1"),
-            409,
-            "execution-exists",
+            422,
+            "idempotency-key-reused",
         )
+        own = {**body, "id": "own"}
+        for key in ("s1", "s2"):  # an id of one's own comes first
+            assert (await door("POST", "/v1/executions", own, idempotency_key=key)).json() == {"id": "own"}
+        other = await door("POST", "/v1/executions", {**own, "args": ["bob"]}, idempotency_key="s1")
+        problem(other, 409, "execution-exists")
 
     served(main)
+
+
+def test_one_idempotency_key_is_another_on_every_route_and_for_every_execution() -> None:
+    async def main(door: Door) -> None:
+        key = {"idempotency_key": "one"}
+        body = {"workflow": "http-hello", "args": ["ann"]}
+        first = (await door("POST", "/v1/executions", body, **key)).json()["id"]
+        await door.start(id="h2")
+        send = {"name": "go", "payload": 7}
+        sent = [await door("POST", f"/v1/executions/{id}/events", send, **key) for id in (first, "h2")]
+        assert {one.status_code for one in sent} == {202}
+        assert len({first, *(one.json()["id"] for one in sent)}) == 3
+        batch = await door("POST", "/v1/executions/h2/events/batch", [{"name": "go", "payload": 8}], **key)
+        assert "problem" not in batch.json()[0]
+
+    served(main, working=False)
 
 
 def test_a_fork_and_a_retry_with_an_idempotency_key_make_one_copy_each() -> None:
@@ -190,7 +228,8 @@ def test_a_fork_and_a_retry_with_an_idempotency_key_make_one_copy_each() -> None
             other = await door("POST", path, {}, idempotency_key="k2")
             named = await door("POST", path, {"id": f"own-{what}"}, idempotency_key="k2")
             assert named.json() == {"id": f"own-{what}"} != other.json()
-        problem(await door("POST", "/v1/executions/x1/fork", {"at": 1}, idempotency_key="k1"), 409, "execution-exists")
+        reused = await door("POST", "/v1/executions/x1/fork", {"at": 1}, idempotency_key="k1")
+        problem(reused, 422, "idempotency-key-reused")
         found = (await door("GET", "/v1/executions?workflow=http-fails")).json()["executions"]
         assert len(found) == 7
 

@@ -41,7 +41,7 @@ def test_an_idempotency_key_makes_one_operation_of_two() -> None:
         assert answers[0].json() == answers[1].json()
         assert (await ended(door, answers[0].json()["id"]))["dry_run"] is True
         other = await door("POST", "/v1/bulk", {**body, "dry_run": False}, idempotency_key="k")
-        problem(other, 409, "execution-exists")
+        problem(other, 422, "idempotency-key-reused")
 
     served(main)
 

@@ -59,6 +59,8 @@ def test_a_schedule_starts_its_workflow_at_its_time_and_when_it_is_triggered() -
         answers = [await door("POST", "/v1/schedules/soon/trigger", {}, idempotency_key="k") for _ in range(2)]
         [first, again] = [answer.json()["execution"] for answer in answers]
         assert first == again and answers[0].status_code == 202
+        other = await door("POST", "/v1/schedules/soon/trigger", {"overlap": "all"}, idempotency_key="k")
+        problem(other, 422, "idempotency-key-reused")
         await until(door, "soon", started=2)
         assert (await door("GET", f"/v1/executions/{first}/result?wait=10s")).json()["result"] == "x"
 

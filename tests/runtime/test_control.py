@@ -848,3 +848,47 @@ async def test_the_same_retry_again_makes_no_second_copy(world: World) -> None:
     assert len((await world.app.find(workflow="fails_once")).heads) == 2
     with pytest.raises(ExecutionExists):
         await (await world.start(waiter, 1)).fork(id="again")
+
+
+# Coming to rest
+
+
+@action(name="control.forever")
+async def forever() -> None:
+    await asyncio.sleep(3600)
+
+
+@workflow(name="control-goes")
+async def goes() -> None:
+    await event("go")
+    await forever()
+
+
+async def test_what_a_dead_worker_left_in_the_middle_does_not_rest(world: World) -> None:
+    run = await world.start(goes)
+    await run.until("waiting")
+    await run.send("go", id="e1")
+    await world.settle()
+    world.workers[0].process.kill()
+    await world.advance("2m")
+    assert (await run.status(), (await run.event("e1")).status) == ("waiting", "processing")
+    with pytest.raises(TimeoutError):
+        await run.until("waiting", timeout="1m")
+    world.add_worker()
+    await run.until("running", timeout="1m")
+
+
+@pytest.mark.world(workers=0)
+async def test_what_is_paused_does_not_rest_before_its_mail_is_folded(world: World) -> None:
+    worker = world.add_worker()
+    run = await world.start(goes)
+    await run.pause()
+    await run.until("paused")
+    worker.process.kill()
+    await world.advance("2m")
+    await run.send("go")
+    with pytest.raises(TimeoutError):
+        await run.until("paused", timeout="1m")
+    world.add_worker()
+    await run.until("paused", timeout="1m")
+    assert "EventReceived" in [entry.type for entry in await run.log()]

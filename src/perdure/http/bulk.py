@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, structs
 from perdure.flows.bulk import Act
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key
+from perdure.http.verbs import from_idempotency_key, key_is_for
 from perdure.runtime.managing.bulk import Operation
 
 routes = Routes("bulk")
@@ -62,15 +62,16 @@ async def start_bulk(call: Call[Nothing, BulkIn]) -> Answer:
     body = structs.asdict(call.body)
     id = body.pop("id") or from_idempotency_key(call, "bulk")
     which = structs.asdict(body.pop("filter"))
-    run = await call.app.bulk.start(
-        body.pop("act"),
-        **which,
-        **body,
-        id=id,
-        by=call.caller.user,
-        roles=call.caller.roles,
-        tenant=call.tenant,
-    )
+    with key_is_for(call, "operation", call.body.id):
+        run = await call.app.bulk.start(
+            body.pop("act"),
+            **which,
+            **body,
+            id=id,
+            by=call.caller.user,
+            roles=call.caller.roles,
+            tenant=call.tenant,
+        )
     return Answer(forms.StartedOut(run.id), 202, {"Location": f"/v1/bulk/{run.id}"})
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from perdure.core.cloudevents import BATCH, STRUCTURED, Envelope
-from perdure.errors import EventConflict, PerdureError
+from perdure.errors import PerdureError
 from perdure.http import cloudevents, forms
 from perdure.http.cloudevents import MOST, Clouds
-from perdure.http.problems import Problem, Refused, problem_of
+from perdure.http.problems import Problem, problem_of
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key, run_of, settled, where
+from perdure.http.verbs import from_idempotency_key, key_is_for, run_of, settled, where
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.run import Run
@@ -63,7 +63,7 @@ async def submit(call: Call[forms.HowToSend, forms.EventIn | Clouds]) -> Answer:
 
 
 async def _send(call: Call[forms.HowToSend, Any], run: Run[Any], new: NewEvent) -> str:
-    try:
+    with key_is_for(call, "event", new.id):
         return await run.send(
             new.name,
             new.payload,
@@ -73,11 +73,6 @@ async def _send(call: Call[forms.HowToSend, Any], run: Run[Any], new: NewEvent) 
             validate=call.query.validate,
             attributes=new.attributes,
         )
-    except EventConflict as error:
-        if new.id is None:
-            detail = "this Idempotency-Key was used before, with another event: give another key"
-            raise Refused(422, "Idempotency Key Reused", detail) from error
-        raise
 
 
 def _new(event: Envelope) -> NewEvent:

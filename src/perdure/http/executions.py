@@ -13,7 +13,7 @@ from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, 
 from perdure.flows.diagram import mermaid, svg
 from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key, is_version, run_of, seconds_of, settled, where
+from perdure.http.verbs import from_idempotency_key, is_version, key_is_for, run_of, seconds_of, settled, where
 from perdure.runtime.callers import paging
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.whereabouts import as_cloudevent, logged
@@ -38,18 +38,19 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     body = call.body
     args = [body.input] if body.args is None else body.args
     id = body.id or from_idempotency_key(call, "start")
-    run = await call.app.start_by_name(
-        body.workflow,
-        args,
-        version=body.version,
-        id=id,
-        lane=body.lane,
-        tenant=call.tenant,
-        by=call.caller.user,
-        callback=body.callback,
-        correlation=body.correlation,
-        tags=body.tags,
-    )
+    with key_is_for(call, "start", body.id):
+        run = await call.app.start_by_name(
+            body.workflow,
+            args,
+            version=body.version,
+            id=id,
+            lane=body.lane,
+            tenant=call.tenant,
+            by=call.caller.user,
+            callback=body.callback,
+            correlation=body.correlation,
+            tags=body.tags,
+        )
     if await settled(call, run, call.query.wait):
         return Answer(await forms.shown(call.app, await run.head()), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
@@ -190,7 +191,8 @@ async def retry(call: Call[Nothing, forms.RetryIn]) -> Answer:
     """
     origin = run_of(call)
     id = call.body.id or from_idempotency_key(call, f"retry {origin.id}")
-    run = await origin.retry(reason=call.body.reason, id=id, by=call.caller.user)
+    with key_is_for(call, "retry", call.body.id):
+        run = await origin.retry(reason=call.body.reason, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
@@ -205,7 +207,8 @@ async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
         raise UsageError('edits are by version: {"4": …}')
     edit = {int(version): value for version, value in body.edit.items()}
     id = body.id or from_idempotency_key(call, f"fork {origin.id}")
-    run = await origin.fork(at=body.at, edit=edit, id=id, by=call.caller.user)
+    with key_is_for(call, "fork", body.id):
+        run = await origin.fork(at=body.at, edit=edit, id=id, by=call.caller.user)
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from perdure.flows.schedule import CatchUp, Overlap
 from perdure.http import glance
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key
+from perdure.http.verbs import from_idempotency_key, key_is_for
 from perdure.runtime.managing.scheduled import Schedule
 
 routes = Routes("schedules")
@@ -160,5 +160,6 @@ async def trigger_schedule(call: Call[Nothing, TriggerIn]) -> Answer:
     """Start one now, also of a schedule that is paused."""
     name = call.path["name"]
     id = call.body.id or from_idempotency_key(call, f"trigger {name}")
-    execution = await call.app.schedules.trigger(name, overlap=call.body.overlap, id=id, **_how(call))
+    with key_is_for(call, "trigger", call.body.id):
+        execution = await call.app.schedules.trigger(name, overlap=call.body.overlap, id=id, **_how(call))
     return Answer(TriggeredOut(execution), 202, {"Location": f"/v1/executions/{execution}"})

@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from perdure.errors import EventConflict
 from perdure.flows.person import Role
 from perdure.http.forms import Limit, Wait
 from perdure.http.problems import Refused
 from perdure.http.route import Answer, Call, Nothing, Routes
-from perdure.http.verbs import from_idempotency_key, seconds_of
+from perdure.http.verbs import from_idempotency_key, key_is_for, seconds_of
 from perdure.runtime.managing.tasks import PATIENCE, Task, TaskPage, TaskStatus
 
 routes = Routes("tasks")
@@ -162,11 +161,7 @@ async def _judged(call: Call[HowToJudge, Any], what: str, verdict: Coroutine[Any
     id = call.path["id"]
     place = {"Location": f"/v1/tasks/{id}"}
     try:
-        return Answer(await call.leaving.bounds(verdict), 200, place)
+        with key_is_for(call, what, call.query.event_id):
+            return Answer(await call.leaving.bounds(verdict), 200, place)
     except TimeoutError:
         return Answer(Undecided(id), 202, place)
-    except EventConflict as error:
-        if call.query.event_id:
-            raise
-        detail = f"this Idempotency-Key was used before, with another {what}: give another key"
-        raise Refused(422, "Idempotency Key Reused", detail) from error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from perdure.core.durations import micros
 from perdure.core.records import ShownStatus
+from perdure.errors import EventConflict, ExecutionExists
 from perdure.http.problems import Refused
 from perdure.http.route import Call
 from perdure.runtime.run import Run
@@ -59,3 +62,15 @@ def from_idempotency_key(call: Call[Any, Any], what: str) -> str | None:
     if not 1 <= len(key) <= 255:
         raise Refused(400, "Bad Idempotency Key", "an Idempotency-Key has 1 to 255 characters")
     return "key-" + hashlib.sha256(f"{what}\n{call.tenant}\n{key}".encode()).hexdigest()[:40]
+
+
+@contextmanager
+def key_is_for(call: Call[Any, Any], what: str, id: str | None) -> Iterator[None]:
+    """Whoever uses a key again for something else is told so; whoever gave an `id` is told of what has that id."""
+    try:
+        yield
+    except (EventConflict, ExecutionExists) as error:
+        if id or _HEADER not in call.headers:
+            raise
+        detail = f"this Idempotency-Key was used before, with another {what}: give another key"
+        raise Refused(422, "Idempotency Key Reused", detail) from error

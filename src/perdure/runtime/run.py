@@ -109,7 +109,8 @@ class Run(Generic[R_co]):
     async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
         """Wait for one of these statuses. For people and tests; it looks rather than listens.
 
-        `waiting` means that it has come to rest: begun, parked, with no mail to be folded.
+        `waiting` means that it has come to rest: begun, parked, with no mail to be folded. Nor do `paused` and `stuck`
+        count while there is mail, which may change that.
         """
         pause = 0.005
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
@@ -306,7 +307,15 @@ class Run(Generic[R_co]):
 
 
 def _rests(head: Head) -> bool:
-    return head.shown != "waiting" or (head.waits is not None and not head.mail)
+    """Whether nothing is left to be done about what has come so far; of one that waits, also by a worker that died."""
+    if head.status in ENDED or head.shown == "running":
+        return True
+    if head.mail:
+        return False
+    if head.shown != "waiting":
+        return True
+    waits = msgspec.json.decode(head.waits) if head.waits else {"through": 0}
+    return head.version <= int(waits.get("through", head.version))
 
 
 def _micros(moment: datetime | None) -> int:
