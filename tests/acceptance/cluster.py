@@ -47,9 +47,9 @@ class Cluster:
             worker.line("^ready: ")
         return fresh
 
-    def serve(self, count: int = 1) -> list[tuple[Process, str]]:
+    def serve(self, count: int = 1, port: int = 0) -> list[tuple[Process, str]]:
         """Start processes that serve the API, open; with their addresses."""
-        fresh = [self.process("serve", str(self.flows), "--open", "--port", "0", "--json") for _ in range(count)]
+        fresh = [self.process("serve", str(self.flows), "--open", "--port", str(port), "--json") for _ in range(count)]
         return [(one, json.loads(one.line('"ready"'))["address"]) for one in fresh]
 
     def process(self, *words: str, **settings: Any) -> Process:

@@ -84,6 +84,11 @@ async def told(times: int, rest: float = 0.01) -> list[int]:
 
 
 @workflow
+async def gives_up() -> None:
+    raise ValueError(f"told {await event('go', int)} times")
+
+
+@workflow
 async def watchful(seconds: float) -> list[str]:
     """Takes an event while it is busy with an action."""
     said: list[str] = []

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from msgspec import structs
 
-from perdure import Client, Run
+from perdure import Client, ExecutionFailed, Run
 from perdure.core import events as ev
 from tests.acceptance.cluster import Cluster, check, results, rows_of, until
-from tests.acceptance.cluster_flows import chain, told
+from tests.acceptance.cluster_flows import chain, gives_up, told
 from tests.acceptance.conftest import Make
 from tests.acceptance.linear import Deed, Standing, linear
 
@@ -173,3 +173,48 @@ def test_what_many_ask_of_one_execution_at_once_of_two_processes_happens_in_one_
 )
 def test_what_cannot_have_happened_in_one_order_is_told(deeds: list[Deed], last: Standing) -> None:
     assert not linear(deeds, last)
+
+
+class Broken(httpx.AsyncHTTPTransport):
+    """Counts the requests that were made, and those that got no answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = self.lost = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.made += 1
+        try:
+            return await super().handle_async_request(request)
+        except (httpx.ReadError, httpx.RemoteProtocolError):
+            self.lost += 1
+            raise
+
+
+def test_who_waits_for_the_end_hears_of_it_though_the_api_is_killed_meanwhile(make: Make) -> None:
+    cluster = make()
+    [(victim, address)] = cluster.serve()
+    cluster.grow(1)
+
+    async def main() -> None:
+        wire = Broken()
+        async with Client(address) as client, Client(address, transport=wire) as waiter, asyncio.timeout(60):
+            runs = [await client.start(told, 1, id="told-1"), await client.start(gives_up, id="gives-up")]
+            waiting = [asyncio.create_task(waiter.get(run.id).result()) for run in runs]
+            await until(lambda: wire.made == 2, "both ask for the end")
+            await asyncio.sleep(0.2)
+            victim.signal(signal.SIGKILL)
+            await until(lambda: wire.lost == 2, "both are cut off")
+            cluster.serve(port=int(address.rpartition(":")[2]))
+            for run in runs:
+                await run.send("go", 7)
+            assert await waiting[0] == [7]
+            with pytest.raises(ExecutionFailed, match="ValueError: told 7 times") as caught:
+                await waiting[1]
+            assert (caught.value.key, caught.value.type) == ("/gives-up", "ValueError")
+        async with cluster.app() as app:  # whoever asks the store itself is told the same
+            assert await app.get("told-1").result() == [7]
+            with pytest.raises(ExecutionFailed, match="ValueError: told 7 times"):
+                await app.get("gives-up").result()
+
+    asyncio.run(main())

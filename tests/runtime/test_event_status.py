@@ -9,7 +9,7 @@ import pytest
 
 from perdure import EventNotFound, ExecutionNotFound, Machine, Perdure, Retry, State, To, action, event, workflow
 from perdure.core import letters
-from perdure.core.records import Mail
+from perdure.core.records import Hint, Mail
 from perdure.flows.machine import Do
 from perdure.testing import World
 
@@ -223,3 +223,84 @@ async def test_an_event_that_nobody_sent_is_not_found(world: World) -> None:
     with pytest.raises(EventNotFound):
         await run.event(pause)
     await world.app.post(run.key, "/resume:1", letters.ResumeLetter())
+
+
+# Forward, and once
+
+
+RANKS = {"pending": 0, "processing": 1, "completed": 2, "failed": 2}
+
+
+@workflow(name="status-errands")
+async def errands(count: int) -> int:
+    done = 0
+    while done < count:
+        await asyncio.sleep(await event("errand", int))
+        done += await step(1)
+    return done
+
+
+@pytest.mark.world(workers=2, lease="3s", grace="1s")
+@pytest.mark.parametrize("flow", [errands, door], ids=["code", "machine"])
+async def test_a_status_only_moves_forward_whoever_dies_meanwhile(world: World, flow: Any) -> None:
+    global gate
+    run = await world.app.start(flow, *([20] if flow is errands else []), id="x")
+    seen: dict[str, list[str]] = {}
+
+    async def watch() -> None:
+        while True:
+            for id, past in list(seen.items()):
+                if (now := (await run.event(id)).status) != (past or [""])[-1]:
+                    past.append(now)
+            await asyncio.sleep(0.05)
+
+    watching = asyncio.create_task(watch())
+    for number in range(20):
+        name = "errand" if flow is errands else ("push", "pull", "pull")[number % 3]
+        await run.send(name, number % 3 if flow is errands else None, id=f"e{number}")
+        seen[f"e{number}"] = []
+        await asyncio.sleep(1)
+        if number % 4 == 3:
+            world.workers[0].process.kill()
+            world.add_worker()
+        gate = number % 2 == 0
+    gate = True
+    while {past[-1] for past in seen.values() if past} - {"completed", "failed"} or not all(seen.values()):
+        await asyncio.sleep(1)
+    watching.cancel()
+    for id, past in seen.items():
+        ranks = [RANKS[status] for status in past]
+        assert ranks == sorted(set(ranks)), (id, past)
+    assert {"processing", "completed"} <= {status for past in seen.values() for status in past}
+
+
+async def test_hints_and_messages_that_come_ten_times_change_nothing(world: World) -> None:
+    global gate
+    app = world.app
+    done = await app.start(rounds, 0, id="done")
+    await done.send("next", id="one")
+    await done.result()
+    run = await app.start(two_steps, id="x")
+    await run.send("first", 1, id="e1")
+    await world.settle()
+    hints = [Hint(key, "default") for key in (run.key, done.key, "default/nobody", "nobody/x")]
+
+    async def shower() -> tuple[Any, ...]:
+        for number in range(10):
+            await app.stream.publish(hints if number % 2 else hints[::-1])
+            assert await run.send("first", 1, id="e1") == "e1"
+            assert await done.send("next", id="one") == "one"
+        await world.settle()
+        heads = [await one.head() for one in (run, done)]
+        rows = [[row async for row in one.rows()] for one in (run, done)]
+        return [head.mail for head in heads], rows, await told(world, "e1"), await done.event("one")
+
+    before = [await run.log(), await done.log()]
+    first = await shower()
+    assert await shower() == first
+    assert [await run.log(), await done.log()] == before
+    assert first[0] == [0, 0] and first[2][0] == first[3].status == "completed"
+    gate = True
+    await run.send("second", 2)
+    assert await run.result() == [1, 2]
+    assert [entry.type for entry in await run.log()].count("EventReceived") == 2
