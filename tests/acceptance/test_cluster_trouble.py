@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from random import Random
 
 import asyncpg
+import httpx
 import pytest
 
 from perdure import Run
+from perdure.testing.proxy import Proxy
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
 from tests.acceptance.cluster import Cluster, Load, check, get, metrics, port_of, results, until
@@ -99,12 +101,24 @@ async def health(port: int) -> dict[str, str]:
     return {"code": str(code), **json.loads(body)}
 
 
+async def asked(address: str) -> tuple[int, str]:
+    """How an API says that it is."""
+    async with httpx.AsyncClient(timeout=10) as client:
+        answer = await client.get(f"{address}/health/ready")
+    return answer.status_code, answer.json()["status"]
+
+
+async def is_degraded(address: str) -> bool:
+    return await asked(address) == (200, "degraded")
+
+
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_work_goes_on_without_redis_and_workers_are_degraded_but_ready(
     make: Make, own_redis: ValkeyServer, how: str
 ) -> None:
     cluster = make(own_redis.url, grace=1)
     first, second = (port_of(worker) for worker in cluster.grow(2, health="127.0.0.1:0", log_level="info"))
+    [(_, address)] = cluster.serve()
 
     async def all_are(status: str) -> bool:
         return all([(await health(port))["status"] == status for port in (first, second)])
@@ -113,9 +127,10 @@ def test_work_goes_on_without_redis_and_workers_are_degraded_but_ready(
         async with cluster.app() as app, asyncio.timeout(60):
             load = Load(app, pause=0.02)
             await load.reaches(30)
-            assert await all_are("ready")
+            assert await all_are("ready") and await asked(address) == (200, "ready")
             own_redis.pause() if how == "stopped" else own_redis.kill()
             await until(lambda: all_are("degraded"), "both workers are degraded", 15)
+            await until(lambda: is_degraded(address), "so is the API", 15)
             for port in (first, second):
                 found = await health(port)
                 assert found["code"] == "200"
@@ -187,13 +202,39 @@ def test_a_worker_without_postgres_is_not_ready_until_it_is_back(make: Make, own
         assert await answers("/ready", 200)
         own_postgres.halt("immediate")
         try:
-            await until(lambda: answers("/ready", 503), "it is not ready")
+            await until(lambda: answers("/ready", 503), "it is not ready", 5)
             assert await answers("/live", 200), "a restart would not help"
         finally:
             own_postgres.resume()
         await until(lambda: answers("/ready", 200), "it has recovered")
         async with cluster.app() as app:
             assert await (await app.start(order, 1)).result(timeout=20) == "ship 1"
+
+    asyncio.run(main())
+
+
+def test_a_worker_and_an_api_whose_store_is_silent_are_not_ready_until_it_speaks(
+    make: Make, own_postgres: PostgresServer
+) -> None:
+    async def main() -> None:
+        async with Proxy("127.0.0.1", own_postgres.port) as wire, httpx.AsyncClient() as client:
+            cluster = make(store=own_postgres.address(schema="silent", port=wire.port))
+            [worker] = await asyncio.to_thread(cluster.grow, 1, health="127.0.0.1:0", log_level="info")
+            [(_, api)] = await asyncio.to_thread(cluster.serve)
+
+            async def both(code: int) -> bool:
+                asked = await asyncio.gather(
+                    get(port_of(worker), "/ready"), client.get(f"{api}/health/ready", timeout=10)
+                )
+                return (asked[0][0], asked[1].status_code) == (code, code)
+
+            assert await both(200)
+            wire.swallow()
+            await until(lambda: both(503), "neither is ready", 5)
+            assert (await get(port_of(worker), "/live"))[0] == 200
+            assert (await client.get(f"{api}/health/live")).status_code == 200
+            wire.heal()
+            await until(lambda: both(200), "both have recovered")
 
     asyncio.run(main())
 

@@ -357,17 +357,22 @@ def test_dead_letters_are_listed_redriven_and_purged() -> None:
 
 def test_health_follows_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     from perdure.errors import StoreUnavailable
+    from perdure.runtime.telemetry import health
+
+    monkeypatch.setattr(health, "EVERY", 0.0)
 
     async def main(door: Door) -> None:
         assert (await door.client.get("/health/live")).json() == {"status": "live"}
         assert (await door.client.get("/health/ready")).json() == {"status": "ready"}
 
-        async def away() -> int:
+        async def away(key: str) -> None:
             raise StoreUnavailable("gone")
 
-        monkeypatch.setattr(door.app.store, "now", away)
-        assert (await door.client.get("/health/ready")).status_code == 503
-        assert (await door.client.get("/health/live")).status_code == 200
+        with monkeypatch.context() as patch:
+            patch.setattr(door.app.store, "head", away)
+            assert (await door.client.get("/health/ready")).status_code == 503
+            assert (await door.client.get("/health/live")).status_code == 200
+        assert (await door.client.get("/health/ready")).json() == {"status": "ready"}
 
     served(main, working=False)
 

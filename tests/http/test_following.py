@@ -18,6 +18,7 @@ from perdure.http.problems import Refused
 from perdure.http.route import FLOW, Answer
 from perdure.http.server import _response
 from perdure.http.site import Site
+from perdure.stores.memory import MemoryStore
 
 
 @workflow(name="followed")
@@ -168,7 +169,7 @@ def test_a_tenant_follows_no_more_logs_at_once_than_it_may_and_ends_make_room() 
 
 def test_a_seat_is_given_back_when_nobody_ever_listened() -> None:
     async def main() -> None:
-        site = Site(1, [], lambda: 0)
+        site = Site(1, [], lambda: 0, MemoryStore())
         answer = Answer(_never(), media=FLOW, over=site.seats.take("acme"))
         with pytest.raises(Refused, match="follows 1 logs"):
             site.seats.take("acme")

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Edge:
     """An ASGI application; `limit` is of the bytes of a body."""
-    site = Site(app.settings.api_streams, [one.label for one in routes], lambda: app.writes.waiting)
+    site = Site(app.settings.api_streams, [one.label for one in routes], lambda: app.writes.waiting, app.store)
     gate = Gate(app, asks)
     endpoints = [(one.method, one.path, _endpoint(app, gate, one, limit, site)) for one in routes]
     return Edge(Dispatch(endpoints, _not_found, _not_allowed), app.settings.api_requests, site)

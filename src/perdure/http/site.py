@@ -1,4 +1,5 @@
-"""What all requests to one server share: its end, the seats of those who stay, and what is counted.
+"""What all requests to one server share: its end, the seats of those who stay, what is counted, and whether the store
+answers.
 
 Rules kept here: a seat is taken before the answer begins and given back when it is over, however it ends; what is
 remembered of a tenant is gone with its last seat. Every label has a fixed set of values.
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
+from perdure.runtime.telemetry.health import Answering, Probe
 from perdure.runtime.telemetry.metrics import Counter, Gauge, Metric, Pairs
 
 CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
@@ -93,8 +95,9 @@ class Counts:
 
 
 class Site:
-    def __init__(self, streams: int, routes: Iterable[str], waiting: Callable[[], int]) -> None:
+    def __init__(self, streams: int, routes: Iterable[str], waiting: Callable[[], int], store: Answering) -> None:
         self.leaving = Leaving()
+        self.probe = Probe(store)
         self.seats = Seats(streams)
         self.counts = Counts(routes)
         self.counts.streams.read = lambda: self.seats.taken

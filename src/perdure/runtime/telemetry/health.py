@@ -44,10 +44,15 @@ class Report(Struct, frozen=True):
     encrypted: bool = False  # whether there is a key ring
 
 
-class Asked(Protocol):
-    """The part of a store that is asked here."""
+class Answering(Protocol):
+    """The part of a store that tells whether it answers."""
 
     async def head(self, key: str) -> Any: ...
+
+
+class Asked(Answering, Protocol):
+    """The part of a store that is asked here."""
+
     async def now(self) -> int: ...
     async def backlog(self) -> list[Backlog]: ...
 
@@ -70,6 +75,25 @@ class Pulse(Protocol):
     def stalled(self) -> float: ...
 
 
+class Probe:
+    """Whether a store answers. Its clock would not do: stores tell the time without a look at what they keep."""
+
+    def __init__(self, store: Answering) -> None:
+        self._store = store
+        self._probing = asyncio.Lock()
+        self._at = float("-inf")
+        self._trouble = ""
+
+    async def trouble(self) -> str:
+        """Why it does not; empty if it does."""
+        async with self._probing:
+            if time.monotonic() - self._at >= EVERY:
+                answer = await _limited(self._store.head(NOBODY))
+                self._trouble = "" if answer is None else str(answer)
+                self._at = time.monotonic()
+            return self._trouble
+
+
 class Checks:
     """How the worker is, and why."""
 
@@ -78,9 +102,8 @@ class Checks:
         self._stream = stream
         self._store = store
         self._pulse = pulse
-        self._probing = asyncio.Lock()
-        self._probed_at = self._counted_at = float("-inf")
-        self._trouble = ""
+        self._probe = Probe(store)
+        self._counted_at = float("-inf")
 
     def live(self) -> bool:
         return not self._pulse.stalled
@@ -88,7 +111,7 @@ class Checks:
     async def report(self) -> Report:
         floor = self._floor
         stalled = self._pulse.stalled
-        unreachable = "" if stalled else await self._store_trouble()  # a store without a twin needs that loop
+        unreachable = "" if stalled else await self._probe.trouble()  # a store without a twin needs that loop
         reasons = {
             f"event loop: it has not run for {stalled:.0f} s": bool(stalled),
             f"store: {unreachable}": bool(unreachable),
@@ -117,14 +140,6 @@ class Checks:
             else:
                 self._floor.metrics.waiting([], 0)
         return self._floor.metrics.text()
-
-    async def _store_trouble(self) -> str:
-        async with self._probing:
-            if time.monotonic() - self._probed_at >= EVERY:
-                answer = await _limited(self._store.head(NOBODY))
-                self._trouble = "" if answer is None else str(answer)
-                self._probed_at = time.monotonic()
-            return self._trouble
 
 
 async def _limited(asking: Awaitable[Any]) -> Any:
