@@ -20,7 +20,7 @@ from perdure.streams.local import LocalStream
 from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 from tests.docs.conftest import ROOT
-from tests.runtime.test_trouble import TroubledStore
+from tests.runtime.test_trouble import TroubledStore, five_effects
 
 
 @action(retries=Retry(attempts=3, first="1s", jitter=0))
@@ -187,6 +187,79 @@ def test_a_stream_that_breaks_is_counted() -> None:
             while counted(worker.metrics.subscription_errors) != {"": 2}:
                 await asyncio.sleep(0.01)
             assert counted(worker.metrics.errors) == {}
+
+    asyncio.run(main())
+
+
+FAMILIES = (
+    "workflow_events_processed_total",
+    "workflow_event_processing_duration_seconds_count",
+    "workflow_event_processing_errors_total",
+    "workflow_subscription_errors_total",
+    "workflow_event_dlq_total",
+)
+
+
+async def scraped(port: int) -> dict[str, float]:
+    """The families above, as Prometheus would read them."""
+    from tests.runtime.test_health import ask
+
+    code, text = await ask(port, "/metrics")
+    assert code == 200
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(FAMILIES)]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_a_script_of_all_troubles_changes_what_is_scraped_by_exactly_what_happened(tmp_path: Path) -> None:
+    written = 0
+
+    async def trouble(n: int, write: Callable[[], Awaitable[list[Outcome]]]) -> list[Outcome]:
+        nonlocal written
+        if n == 2:
+            raise StoreUnavailable("for once")
+        answer = await write()
+        written += 1
+        return answer
+
+    class Breaking(LocalStream):
+        broken = False
+
+        async def receive(self, limit: int) -> Sequence[Hint]:
+            hints = await super().receive(limit)
+            if self.broken:
+                self.broken = False
+                raise ConnectionError("gone")
+            return hints
+
+    async def main() -> None:
+        path = str(tmp_path / "m.db")
+        stream = Breaking(path)
+        app = Perdure(TroubledStore(path, trouble), stream=stream, health="127.0.0.1:0", grace=0.2, probe=0.2)
+        async with asyncio.timeout(20), app, app.working() as worker:
+            assert worker._leases is not None and worker._leases.port is not None
+            before = await scraped(worker._leases.port)
+            assert set(before.values()) == {0}
+            good = await app.start(five_effects)
+            assert await good.result() == 5
+            bad = await app.start(metrics_never_wakes)
+            with pytest.raises(ExecutionStuck):
+                await bad.result()
+            stream.broken = True
+            await bad.send("anything")
+            await good.until("completed")
+            while (await bad.head()).mail or not worker.metrics.subscription_errors.counts[""]:
+                await asyncio.sleep(0.01)
+            await bad.until("stuck")
+            events = Tally(entry.type for entry in [*await good.log(1), *await bad.log(1)])
+            assert (events["ActionSettled"], events["Completed"], events["Stuck"]) == (5, 1, 1)
+            after = await scraped(worker._leases.port)
+            assert {name: value - before[name] for name, value in after.items() if value != before[name]} == {
+                **{f'workflow_events_processed_total{{type="{type}"}}': count for type, count in events.items()},
+                "workflow_event_processing_duration_seconds_count": written,
+                'workflow_event_processing_errors_total{kind="store"}': 1,
+                "workflow_subscription_errors_total": 1,
+                'workflow_event_dlq_total{cause="never-wakes"}': 1,
+            }
 
     asyncio.run(main())
 

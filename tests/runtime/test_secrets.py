@@ -446,6 +446,8 @@ def test_the_canary_is_found_nowhere(format: str, tmp_path: Path, capfd: pytest.
 
 @action(name="secrets.computed", process=True)
 def computed(key: Secret, way: str) -> int:
+    if way == "logs":
+        log.info("with %s\n", key.reveal())
     if way == "other":
         return len(secret("other").reveal())
     if way == "fails":
@@ -469,6 +471,29 @@ def test_a_process_gets_those_that_are_passed_to_it() -> None:
                 await (await app.start(computing, "other")).result(30)
 
     asyncio.run(main())
+
+
+def test_lines_of_a_process_are_written_as_those_of_its_worker_and_hide_the_canary(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def main() -> None:
+        app = Perdure("memory://", secrets=lambda tenant, name: CANARY)
+        configure(Settings(log_format="json"), worker="w1")
+        async with app, app.working():
+            await (await app.start(computing, "logs", id="run")).result(30)
+
+    asyncio.run(main())
+    [line] = [json.loads(one) for one in capfd.readouterr().err.splitlines()]
+    told = {name: line[name] for name in ("message", "tenant", "execution", "version", "worker", "level")}
+    assert told == {
+        "message": "with ***\n",
+        "tenant": "default",
+        "execution": "run",
+        "version": 1,
+        "worker": "w1",
+        "level": "info",
+    }
+    assert len(line["trace"]) == 32
 
 
 # In definitions that are data.

@@ -36,7 +36,7 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(JsonLines())
+        self.setFormatter(JsonLines("node-1"))
         self.lines: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -376,6 +376,7 @@ def test_every_line_about_an_execution_has_its_trace_whatever_happens(lines: Lin
     about = [line for line in lines.lines if "execution" in line]
     assert [line for line in about if line.get("trace") != wanted[line["execution"]]] == []
     assert {"given", "own-0", "hangs", "poison"} <= {line["execution"] for line in about}
+    assert [line for line in about if not {"tenant", "version", "worker"} <= line.keys()] == []
     said = " ".join(line["message"] for line in about)
     for words in ("attempt 3", "can bring", "workers in a row", "begins", "ends", "told apart", "told leaf"):
         assert words in said, words

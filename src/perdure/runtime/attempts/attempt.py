@@ -65,6 +65,7 @@ class Whose(Protocol):
 
     key: str
     token: int
+    version: int
 
     @property
     def trace(self) -> Trace: ...
@@ -174,6 +175,11 @@ class Running:
     @property
     def key(self) -> str:
         return self.action.call_key or key_of_call(self.whose, self.asked.ref, self.action.name)
+
+    @property
+    def version(self) -> int | None:
+        """How far the log of the execution is; that of one that has it run apart is not known here."""
+        return None if self.action.caller else self._who.version
 
     @property
     def trace(self) -> Trace:

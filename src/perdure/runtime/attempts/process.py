@@ -31,6 +31,8 @@ from perdure.core.tracing import NONE, parse
 from perdure.errors import InvalidValue, UsageError
 from perdure.flows.action import Action, Options
 from perdure.flows.current import Client, attempt
+from perdure.runtime.secrets.watching import watch
+from perdure.runtime.telemetry import logs
 
 
 class Place(Struct, frozen=True):
@@ -54,6 +56,7 @@ class Task(Struct, frozen=True):
     asked_at: int
     progress: Raw
     trace: str
+    version: int | None = None
     secrets: dict[str, str] = {}
 
 
@@ -105,6 +108,7 @@ class Inside:
         self.asked_at = task.asked_at
         self.progress: Any = msgspec.json.decode(task.progress)
         self.connection: Any = None  # a transaction cannot cross over
+        self.version = task.version
         self.trace = parse(task.trace) or NONE
         self._answers = answers
         self._secrets = task.secrets
@@ -143,6 +147,8 @@ class Answers:
 def perform(task: Task, answers: Answers) -> Result | Failure:
     """Run one attempt."""
     how = Options()
+    for value in task.secrets.values():
+        watch.add(task.tenant, value)
     try:
         action = found(task.place)
         how = action.how
@@ -193,6 +199,7 @@ def _load(name: str, file: str) -> ModuleType:
 
 def main() -> None:
     requests, answers = _streams()
+    logs.go(sys.argv.pop())
     # Handlers rather than SIG_IGN, which the children of the function would inherit.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, frame: None)

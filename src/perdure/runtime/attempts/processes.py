@@ -28,6 +28,7 @@ from perdure.core.tracing import Trace
 from perdure.errors import ProcessDied, UsageError
 from perdure.flows.action import Action
 from perdure.runtime.attempts.process import MAIN, Answer, Beat, Failure, Place, Result, Task, get, put
+from perdure.runtime.telemetry import logs
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
@@ -50,6 +51,8 @@ class Call(Protocol):
     def tenant(self) -> str: ...
     @property
     def execution(self) -> str: ...
+    @property
+    def version(self) -> int | None: ...
     @property
     def trace(self) -> Trace: ...
     @property
@@ -159,7 +162,7 @@ class _Ticket:
 
 class _Process:
     def __init__(self) -> None:
-        command = [sys.executable, "-c", _BOOT, json.dumps(sys.path)]
+        command = [sys.executable, "-c", _BOOT, logs.way(), json.dumps(sys.path)]
         self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def lives(self) -> bool:
@@ -215,6 +218,7 @@ def _as_task(call: Call) -> Task:
         call.asked_at,
         progress,
         str(call.trace),
+        call.version,
         call.secrets,
     )
 

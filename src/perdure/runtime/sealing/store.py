@@ -129,7 +129,7 @@ class SealedStore:
             try:
                 ready.append((index, self._commit(commit)))
             except KeyringError as error:
-                log.warning("%s: %s", commit.key, error, extra=_about(commit.key))
+                log.warning("%s: %s", commit.key, error, extra=_about(commit.key, commit.rows))
         if ready:
             answers = await self.inside.commit([commit for _, commit in ready], grace)
             for (index, _), answer in zip(ready, answers, strict=True):
@@ -211,7 +211,7 @@ class SealedStore:
             settle = Park("stuck", None, None, msgspec.json.encode(waits))
             commits.append(Commit(held.key, held.token, [row], settle, done=[one.id for one in held.mail]))
             own = tracing.of_execution("", held.key, await self._began(held))
-            log.warning("%s is stuck: %s", held.key, error, extra=_about(held.key, own))
+            log.warning("%s is stuck: %s", held.key, error, extra=_about(held.key, [row], own))
         await self.inside.commit(commits, 0)
 
     async def _began(self, held: Held) -> int:
@@ -337,10 +337,12 @@ class SealedBoth(SealedJoining, SealedTwinned):
     """On a store that can do both."""
 
 
-def _about(key: str, own: tracing.Trace | None = None) -> dict[str, object]:
-    """What a line says about an execution: its worker knows the trace, and nothing else may be able to read it."""
+def _about(key: str, rows: Sequence[Row] = (), own: tracing.Trace | None = None) -> dict[str, object]:
+    """What a line says about an execution and rows that it was to get: its worker knows the trace, and nothing else may
+    be able to read it."""
     trace = tracing.known(key) or own
-    return {"execution": key, "trace": None if trace is None else trace.id}
+    version = rows[0].version - 1 if rows else None
+    return {"execution": key, "version": version, "trace": None if trace is None else trace.id}
 
 
 def _of_row(row: Row) -> bytes:

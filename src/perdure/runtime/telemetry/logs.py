@@ -18,9 +18,10 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import msgspec
+from msgspec import Struct
 
 from perdure.core import tracing
 from perdure.flows.current import attempt
@@ -35,13 +36,22 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _COLOURS = {"debug": "2", "info": "36", "warning": "33", "error": "31", "critical": "1;31"}
 
 
+class Way(Struct, frozen=True, omit_defaults=True):
+    """How a process was told to log, for those that it starts."""
+
+    format: Literal["console", "json"]
+    level: Literal["debug", "info", "warning", "error"]
+    root: bool = False
+    worker: str | None = None
+
+
 def configure(settings: Settings, *, root: bool = False, worker: str | None = None) -> None:
     """Log as the settings say, to stderr; called again, it replaces what it did before.
 
     With `root` also what other libraries and the application say goes the same way. `worker` is named in every line of
     JSON that names no other.
     """
-    handler = _Stderr()
+    handler = _Stderr(Way(settings.log_format, settings.log_level, root, worker))
     handler.setFormatter(JsonLines(worker) if settings.log_format == "json" else ConsoleLines())
     ours = logging.getLogger("perdure")
     for logger in (ours, logging.getLogger()):
@@ -51,6 +61,19 @@ def configure(settings: Settings, *, root: bool = False, worker: str | None = No
             logger.addHandler(handler)
             logger.setLevel(settings.log_level.upper())
     ours.propagate = False
+
+
+def way() -> str:
+    """How this process logs, as `go` reads it; empty if it was not told."""
+    found = [one.way for one in logging.getLogger("perdure").handlers if isinstance(one, _Stderr)]
+    return msgspec.json.encode(found[0]).decode() if found else ""
+
+
+def go(way: str) -> None:
+    """Log as the process that started this one does, if it was told."""
+    if way:
+        told = msgspec.json.decode(way, type=Way)
+        configure(Settings(log_format=told.format, log_level=told.level), root=told.root, worker=told.worker)
 
 
 def escaped(text: str) -> str:
@@ -72,6 +95,8 @@ def context(record: logging.LogRecord) -> dict[str, Any]:
     found = {name: record.__dict__[name] for name in CONTEXT if record.__dict__.get(name) is not None}
     if "execution" not in found and (running := attempt.get(None)) is not None:
         found["execution"] = f"{running.tenant}/{running.execution}"
+        if running.version is not None:
+            found.setdefault("version", running.version)
     if "trace" not in found and (trace := _trace(found.get("execution"))):
         found["trace"] = trace
     key = found.get("execution")
@@ -162,6 +187,10 @@ def _plain(text: str, code: str) -> str:
 
 class _Stderr(logging.Handler):
     """Writes to whatever stderr is at the time: a live display or a test may have put something in its place."""
+
+    def __init__(self, way: Way) -> None:
+        super().__init__()
+        self.way = way
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
