@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.cli.conftest import Shop
 
 
 def test_what_administers_is_noted_with_who_and_why(shop: Shop) -> None:
-    shop.run("keys", "create", "ci", "--role", "sender")
+    shop.run("keys", "create", "ci", "--role", "sender", "--reason", "for the builds")
     shop.work("fulfil", [{"item": "tea"}], "order-1", "Published")
     shop.run("pause", "order-1", "--reason", "the bank is down")
     shop.run("show", "order-1")
@@ -17,9 +18,20 @@ def test_what_administers_is_noted_with_who_and_why(shop: Shop) -> None:
     acts = shop.json("audit", "list")["acts"]
     assert [(one["act"], one["target"], one["reason"], one["credential"]) for one in acts] == [
         ("executions.pause", "order-1", "the bank is down", "cli"),
-        ("keys.create", "ci", "", "cli"),
+        ("keys.create", "ci", "for the builds", "cli"),
     ]
     assert all(one["actor"] and one["node"] for one in acts)
+
+
+def test_every_command_that_administers_takes_a_reason() -> None:
+    from perdure.cli.command import app
+    from perdure.cli.main import main as _  # all commands are registered with it
+
+    groups = [app, *(one.typer_instance for one in app.registered_groups if one.typer_instance)]
+    commands = [one.callback for group in groups for one in group.registered_commands]
+    noted = [one for one in commands if one is not None and inspect.getclosurevars(one).nonlocals.get("act")]
+    assert len(noted) > 15
+    assert [one.__name__ for one in noted if not {"reason", "note"} & inspect.signature(one).parameters.keys()] == []
 
 
 def test_taking_a_deprecation_back_is_an_act_of_its_own(shop: Shop) -> None:

@@ -70,7 +70,7 @@ class Town:
         path = template
         for name, value in named.items():
             path = path.replace(f"{{{name}}}", value)
-        answer = await self.door(method, path, body)
+        answer = await self.door(method, path, body, x_reason=f"as {who} says")
         assert answer.status_code < 300, (method, path, answer.text)
         return answer
 
@@ -301,6 +301,9 @@ def test_whoever_does_something_is_named_in_the_log_and_in_the_audit() -> None:
                 latest = next(it for it in acts if it["act"] == act_of(one))
                 assert latest["actor"] == town.who(one.method, one.path), act_of(one)
                 assert latest["roles"] == ["admin", "staff"] and latest["credential"] == "test"
+                # A body that says why comes first, as that of a change of a schedule above.
+                assert latest["reason"] == ("x" if one.name == "update_schedule" else f"as {latest['actor']} says")
+                assert latest["node"] == town.door.app.me and latest["at"]
         assert "" not in {it["actor"] for it in acts}
 
     in_town(test)

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from perdure import Perdure, workflow
+from perdure import Act, Perdure, workflow
 from perdure.core.behalf import on_behalf_of
 from perdure.core.records import Query
 from perdure.ports import Store
@@ -94,6 +94,7 @@ def test_every_table_with_keys_forces_its_policy(postgres: str) -> None:
                 "select c.relname, c.relrowsecurity, c.relforcerowsecurity, p.cmd, p.permissive, p.roles,"
                 " p.qual is not null and p.qual = p.with_check as checked"
                 " from pg_class c left join pg_policies p on p.tablename = c.relname and p.schemaname = $1"
+                " and p.policyname = 'one_tenant'"
                 " where c.relnamespace = $1::regnamespace and c.relkind in ('r', 'p') and exists (select 1"
                 " from pg_attribute a where a.attrelid = c.oid and a.attname in ('key', 'tenant', 'execution'))"
                 " order by 1",
@@ -165,6 +166,24 @@ def test_rows_of_others_are_neither_changed_nor_deleted(postgres: str) -> None:
             assert await connection.execute("update heads set status = 'failed'") == "UPDATE 1"
             assert await connection.execute("delete from messages") == "DELETE 1"
             assert await connection.execute("delete from wakes where key = 'evil/1'") == "DELETE 0"
+
+    asyncio.run(scenario())
+
+
+def test_nobody_under_the_policies_changes_a_note_of_the_audit(postgres: str) -> None:
+    async def scenario() -> None:
+        async with application(postgres) as url, Perdure(url) as app, session(url) as connection:
+            run = await app.start(hello, id="one", tenant="acme")
+            await app.audit.note(Act("eve", "executions.cancel", "one", "because"), tenant="acme")
+            before = await app.audit.find(tenant="acme")
+            for tenant in ("*", "audit:acme", "acme"):
+                await connection.execute(f"set perdure.tenant = '{tenant}'")
+                for change in ("state = null", "workflow = 'x'", "tenant = 'y'", "started_at = 0", "status = 'open'"):
+                    told = await connection.execute(f"update heads set {change} where key like 'audit:%'")
+                    assert told == "UPDATE 0"
+            assert await connection.execute("update heads set changed_at = 0") == "UPDATE 1"  # its own it may
+            assert await app.audit.find(tenant="acme") == before and before.acts[0].actor == "eve"
+            assert await run.status() == "waiting"
 
     asyncio.run(scenario())
 

@@ -86,6 +86,7 @@ _ConfigOption = Annotated[
         rich_help_panel="All commands",
     ),
 ]
+_ReasonOption = Annotated[str, Option("--reason", help="Why, for the audit.")]
 _JsonOption = Annotated[bool, Option("--json", help="Answer in JSON.", rich_help_panel="All commands")]
 _DebugOption = Annotated[bool, Option("--debug", help="Show the traceback.", rich_help_panel="All commands")]
 _SHARED: dict[str, tuple[Any, Any]] = {
@@ -190,10 +191,13 @@ def command(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function, plain or async, whose first parameter is the Call.
 
-    A command that administers names its `act`: it is noted in the audit as soon as the store is open.
+    A command that administers names its `act`: it is noted in the audit as soon as the store is open, with the reason
+    that is given. One that has no use for a reason itself gets the option all the same.
     """
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        own = inspect.signature(fn).parameters
+
         @functools.wraps(fn)
         def run(
             store: str | None,
@@ -205,8 +209,10 @@ def command(
             **given: Any,
         ) -> None:
             call = Call(store, stream, tenant, json, debug)
+            why = str(given.get("reason") or given.get("note") or "")
+            given = {name: value for name, value in given.items() if name in own}
             if act and not given.get("dry_run"):
-                call.act = Act(user(), act, _target(given), str(given.get("reason") or given.get("note") or ""), "cli")
+                call.act = Act(user(), act, _target(given), why, "cli")
             try:
                 with call.show.undisturbed(), _configured(config):
                     answer = fn(call, **given)
@@ -220,7 +226,7 @@ def command(
                 code = 130
             raise typer.Exit(code or 0)
 
-        run.__signature__, run.__annotations__ = _signature(fn)  # type: ignore[attr-defined]
+        run.__signature__, run.__annotations__ = _signature(fn, bool(act))  # type: ignore[attr-defined]
         return group.command(name, rich_help_panel=panel)(run)
 
     return decorate
@@ -242,11 +248,13 @@ def user() -> str:
         return ""
 
 
-def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+def _signature(fn: Callable[..., Any], administers: bool) -> tuple[inspect.Signature, dict[str, Any]]:
     """That of the function without its Call, and with the shared options."""
     hints = typing.get_type_hints(fn, include_extras=True)
     own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(fn).parameters.values()][1:]
     own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+    if administers and not {"reason", "note"} & {one.name for one in own}:
+        own.append(Parameter("reason", Parameter.KEYWORD_ONLY, default="", annotation=_ReasonOption))
     shared = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in _SHARED.items()

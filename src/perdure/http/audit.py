@@ -56,7 +56,7 @@ async def note(route: Route, call: Call[Any, Any]) -> None:
         caller.user,
         act_of(route),
         target_of(route, call),
-        str(getattr(call.body, "reason", "") or getattr(call.body, "note", "")),
+        _reason(call),
         caller.credential,
         request=_request_id(call),
         roles=caller.named,
@@ -80,6 +80,12 @@ def target_of(route: Route, call: Call[Any, Any]) -> str:
         return ", ".join(ids[:_MOST]) + (f" and {len(ids) - _MOST} more" if len(ids) > _MOST else "")
     wanted = {name: getattr(call.body, name, None) for name in ("id", "name", "cause", "workflow", "all")}
     return ", ".join(f"{name}={value}" for name, value in wanted.items() if value)
+
+
+def _reason(call: Call[Any, Any]) -> str:
+    """Why it is done: as the body says it, or, where that has no place for it, the header."""
+    said = getattr(call.body, "reason", "") or getattr(call.body, "note", "")
+    return str(said or call.headers.get("x-reason", ""))
 
 
 def _request_id(call: Call[Any, Any]) -> str:
