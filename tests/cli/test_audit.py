@@ -25,7 +25,6 @@ def test_what_administers_is_noted_with_who_and_why(shop: Shop) -> None:
 
 def test_every_command_that_administers_takes_a_reason() -> None:
     from perdure.cli.command import app
-    from perdure.cli.main import main as _  # all commands are registered with it
 
     groups = [app, *(one.typer_instance for one in app.registered_groups if one.typer_instance)]
     commands = [one.callback for group in groups for one in group.registered_commands]

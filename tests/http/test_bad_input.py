@@ -171,6 +171,18 @@ def test_an_id_that_can_be_none_is_refused_on_every_route_that_takes_one(url: st
     served(main, url)
 
 
+def test_without_an_id_no_route_that_takes_one_is_reached() -> None:
+    async def main(door: Door) -> None:
+        for one in PATHS:
+            for name in one.names:
+                named = dict.fromkeys(one.names, "h1") | {name: ""}
+                answer = await door(one.method, path_of(one, **named), body_of(one))
+                told = refused(answer, one.method, one.path)
+                assert told.status in (404, 405) and "canary" not in answer.text, (one.method, one.path)
+
+    served(main)
+
+
 def test_a_slash_more_leads_nowhere_and_not_to_another_host() -> None:
     async def main(door: Door) -> None:
         for one in ALL:

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, ActionSettled, Started
-from perdure.core.records import Commit, End, Hint, Park, Query
+from perdure.core.records import Commit, End, Hint, Park, Query, Row
 from perdure.errors import SettingsError, StoreError, StoreOutdated
 from perdure.ports import Joining, Store
 from perdure.runtime.urls import connect
@@ -447,6 +447,24 @@ def test_the_hot_verbs_go_by_indexes(postgres: str, analyzed: bool) -> None:
     assert any("messages_due" in plan for plan in plans)
     for index in ("events_message", "messages_pkey", "topics_pkey", "topics_key"):
         assert any(index in plan for plan in plans), index
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_log_is_read_off_its_index_and_no_row_of_another_is_touched(postgres: str, analyzed: bool) -> None:
+    async def scenario() -> str:
+        rows = tuple(Row(version, 26, b"{}", 0) for version in range(1, 101))
+        async with opened(postgres) as store, session(postgres) as connection:
+            await store.start([begin(f"acme/{number}", rows=rows) for number in range(100)], GRACE)
+            if analyzed:
+                await connection.execute("analyze")
+            assert [row.version for row in await store.read("acme/7", 3, 9, 4)] == [4, 5, 6, 7]
+            question = f"explain (analyze, costs off, timing off, summary off) {store._sql.read}"
+            return "\n".join(row[0] for row in await connection.fetch(question, "acme/7", 3, 9, 4))
+
+    plan = asyncio.run(scenario())
+    assert re.search(r"Index Scan using events_pkey on events \(actual rows=4(\.00)? ", plan), plan
+    assert re.search(r"Index Cond: .*key = .*version > .*version <= ", plan), plan
+    assert "Removed" not in plan and "Heap Fetches" not in plan and "Sort" not in plan, plan
 
 
 async def play_all(store: PostgresStore, connection: Any, keys: list[str]) -> None:

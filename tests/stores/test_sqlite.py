@@ -704,3 +704,38 @@ def test_statements_use_their_indexes(path: str) -> None:
             assert index in plan[0][3], plan
 
     using(path, body)
+
+
+def test_a_log_is_read_off_its_index_and_no_row_of_another_is_touched(path: str) -> None:
+    """The statements are those that the store runs, seen as they run."""
+    said: list[str] = []
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async def took(store: SqliteStore) -> int:
+        before = steps
+        assert [row.version for row in await store.read(ONE, after=3, until=9, limit=4)] == [4, 5, 6, 7]
+        return steps - before
+
+    async def body(store: SqliteStore) -> None:
+        rows = tuple(Row(version, 26, b"{}", 0) for version in range(1, 101))
+        await store.start([begin(ONE, rows=rows)], GRACE)
+        await store._reader.run(lambda db: db.set_progress_handler(step, 1))
+        alone = await took(store)
+        await store.start([begin(f"acme/{number}", rows=rows) for number in range(100)], GRACE)
+        assert await took(store) <= alone + 5
+        await store._reader.run(lambda db: db.set_trace_callback(said.append))
+        await store.read(ONE, after=3, until=9, limit=4)
+        await store.message(ONE, "m1")
+        await store._reader.run(lambda db: db.set_trace_callback(None))
+        questions = [one for one in said if "from events" in one]
+        assert len(questions) == 2
+        for question in questions:
+            [plan] = await store._reader.run(lambda db, q=question: db.execute(f"explain query plan {q}").fetchall())
+            assert re.match(r"SEARCH events USING INDEX \w+ \(key=\? AND (version|message_id)", plan[3]), plan
+
+    using(path, body)
