@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from perdure import Perdure
@@ -100,12 +101,17 @@ def test_the_api_that_gave_tasks_out_is_killed_and_another_takes_the_answers(fle
             assert sorted(task["args"][0] for task in tasks) == list(range(10))
             first.signal(signal.SIGKILL)
             first.end()
+            code, beat = await asyncio.to_thread(ask, here, "/v1/external/heartbeat", {"token": tasks[0]["token"]})
+            assert (code, beat["cancelled"]) == (200, False)
             for task in tasks:
                 body = {"token": task["token"], "result": task["args"][0] * 2}
                 assert await asyncio.to_thread(ask, here, "/v1/external/complete", body) == (204, None)
             assert await run.result(timeout=20) == 90
             second = await asyncio.to_thread(ask, here, "/v1/external/complete", body)
             assert (second[0], second[1]["title"]) == (409, "TaskLost")
+            async with httpx.AsyncClient(base_url=here) as client:
+                counted = (await client.get("/v1/metrics")).text
+            assert 'perdure_external_late_total{said="complete"} 1\n' in counted
             check_log([row async for row in run.rows()], run.key)
 
     asyncio.run(main())
