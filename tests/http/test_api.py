@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -30,6 +31,17 @@ async def greet(name: str) -> str:
 async def hello(name: str) -> str:
     said = await greet(name)
     return f"{said} {await event('go', int)}"
+
+
+@workflow(name="http-child")
+async def child() -> int:
+    return 7
+
+
+@workflow(name="http-parent")
+async def parent() -> int:
+    workflow.publish(stage="born")
+    return await child()
 
 
 @workflow(name="http-fails")
@@ -332,6 +344,99 @@ def test_definitions_are_published_and_run_and_drawn() -> None:
 
     registry._workflows.pop(("http-door", 1), None)
     served(main)
+
+
+def test_a_start_names_its_version_and_stays_on_it() -> None:
+    async def main(door: Door) -> None:
+        two = {**MACHINE, "initial": "open"}
+        for definition in (MACHINE, two):
+            await door("POST", "/v1/definitions", {"definition": definition})
+        first = {"workflow": "http-door", "version": 1, "id": "d1", "correlation": "order-7"}
+        assert (await door("POST", "/v1/executions?wait=10s", first)).json()["state"] == {"state": "shut"}
+        newest = await door("POST", "/v1/executions?wait=10s", {"workflow": "http-door", "id": "d2"})
+        assert newest.json()["state"] == {"state": "open"}
+        await door("POST", "/v1/definitions", {"definition": {**MACHINE, "description": "a third"}})
+        pushed = (await door("POST", "/v1/executions/d1/events?wait=10s", {"name": "push"})).json()
+        assert (pushed["definition"], pushed["state"]) == ("published:http-door@1", {"state": "open"})
+        [found] = (await door("GET", "/v1/executions?correlation=order-7")).json()["executions"]
+        assert (found["id"], found["definition"]) == ("d1", "published:http-door@1")
+        missing = await door("POST", "/v1/executions", {"workflow": "http-door", "version": 9})
+        problem(missing, 404, "not-registered")
+
+    served(main)
+
+
+def test_an_input_that_does_not_fit_is_refused_and_nothing_is_started() -> None:
+    async def main(door: Door) -> None:
+        for args in ([7], [], ["ann", "bob"], [None]):
+            body = {"workflow": "http-hello", "args": args, "id": "h1"}
+            problem(await door("POST", "/v1/executions", body), 422, "invalid-value")
+        problem(await door("GET", "/v1/executions/h1"), 404, "execution-not-found")
+
+    served(main, working=False)
+
+
+def test_every_filter_of_the_list_finds_what_it_says() -> None:
+    async def main(door: Door) -> None:
+        await door.start(id="a", correlation="order-7", tags=["eu"])
+        await door("POST", "/v1/executions/a/events?wait=10s", {"name": "go", "payload": 1})
+        await door.start("http-fails", "b", args=[])
+        await door("GET", "/v1/executions/b/result?wait=10s")
+        between = datetime.now(UTC).isoformat().replace("+", "%2B")
+        await door.start("http-parent", "c", args=[])
+        await door("GET", "/v1/executions/c/result?wait=10s")
+
+        async def found(query: str) -> str:
+            answer = await door("GET", f"/v1/executions?{query}")
+            assert answer.status_code == 200, answer.text
+            return " ".join(sorted(one["id"] for one in answer.json()["executions"]))
+
+        assert await found("") == "a b c c.1"
+        assert await found("status=failed") == "b"
+        assert await found("status=completed&workflow=http-hello") == "a"
+        assert await found("workflow=http-child") == "c.1"
+        assert await found("parent=c") == "c.1"
+        assert await found(f"before={between}") == "a b"
+        assert await found(f"after={between}&workflow=http-parent") == "c"
+        assert await found("correlation=order-7") == await found("tag=eu") == "a"
+        assert await found("field.stage=born") == "c"
+        assert await found("tag=eu&status=failed") == ""
+
+    served(main)
+
+
+def test_an_execution_is_held_until_a_time_and_goes_on_at_one() -> None:
+    async def main(door: Door) -> None:
+        run, soon = door.app.get("h1", "acme"), datetime.now(UTC) + timedelta(seconds=0.3)
+        await door.start()
+        await run.until("waiting")
+        await door("POST", "/v1/executions/h1/pause", {"until": soon.isoformat(), "reason": "a nap"})
+        assert (await door("GET", "/v1/executions/h1/why")).status_code == 200
+        await run.until("waiting")
+        assert datetime.now(UTC) >= soon
+        await door("POST", "/v1/executions/h1/pause", {})
+        await run.until("paused")
+        later = datetime.now(UTC) + timedelta(seconds=0.3)
+        await door("POST", "/v1/executions/h1/resume", {"at": later.isoformat()})
+        await run.until("waiting")
+        assert datetime.now(UTC) >= later
+        resumed = [entry.at for entry in await run.log() if entry.type == "Resumed"]
+        assert [at >= wanted for at, wanted in zip(resumed, (soon, later), strict=True)] == [True, True]
+        naive = await door("POST", "/v1/executions/h1/pause", {"until": "2030-01-01T00:00:00"})
+        problem(naive, 400, "usage-error")
+
+    served(main)
+
+
+def test_the_registry_of_actions_is_listed_with_schemas() -> None:
+    async def main(door: Door) -> None:
+        listed = (await door("GET", "/v1/actions")).json()["actions"]
+        [found] = [one for one in listed if one["name"] == "http.greet"]
+        assert (found["version"], found["parameters"]["properties"]) == (1, {"name": {"type": "string"}})
+        assert found["result"] == {"type": "string"}
+        assert [one for one in listed if one["name"].startswith("perdure.")] == []
+
+    served(main, working=False)
 
 
 def test_dead_letters_are_listed_redriven_and_purged() -> None:
