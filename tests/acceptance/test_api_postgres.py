@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -21,6 +21,10 @@ from perdure.core import signing
 from perdure.http.api import api
 from perdure.http.auth import Authenticator
 from perdure.http.keys import Keys
+from perdure.stores.postgres import PostgresStore
+from perdure.streams.memory import MemoryStream
+from perdure.testing.proxy import Proxy
+from tests.http.test_api import People
 from tests.stores.test_postgres import application
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -243,3 +247,31 @@ def test_every_resource_works_as_the_application_and_a_stranger_sees_nothing(
 
     asyncio.run(main())
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+def test_a_commit_that_nobody_knows_the_outcome_of_is_503_and_the_same_request_again_is_one_event(
+    postgres: str, lost: Literal["request", "reply"]
+) -> None:
+    host, _, port = postgres.partition("@")[2].partition("/")[0].partition(":")
+    key = {"authorization": "Bearer acme:ann:admin", "idempotency-key": "once"}
+
+    async def main() -> None:
+        async with asyncio.timeout(20), Proxy(host, int(port)) as wire:
+            store = PostgresStore(postgres.replace(f"@{host}:{port}/", f"@127.0.0.1:{wire.port}/"))
+            app = Perdure(store, stream=MemoryStream())  # so that no hint is on this wire
+            there = httpx.ASGITransport(app=api(app, People()))
+            async with app, httpx.AsyncClient(transport=there, base_url="http://test") as client:
+                run = await app.start(wait, "a", id="w", tenant="acme")
+                place, body = "/v1/executions/w/events", {"name": "go", "payload": "b"}
+                await run.send("go", "before")  # the statement is prepared from here on
+                wire.cut(lost)
+                first = await client.post(place, json=body, headers=key)
+                assert (first.status_code, first.headers.get("retry-after")) == (503, "1"), first.text
+                assert first.json()["type"] == "urn:perdure:problem:outcome-unknown"
+                assert (await run.head()).mail == (2 if lost == "reply" else 1)
+                again = [await client.post(place, json=body, headers=key) for _ in range(2)]
+                assert [one.status_code for one in again] == [202, 202]
+                assert again[0].json() == again[1].json() and (await run.head()).mail == 2
+
+    asyncio.run(main())
