@@ -272,6 +272,22 @@ def test_a_client_waits_for_a_server_that_restarts(tmp_path: Path) -> None:
     asyncio.run(bounded())
 
 
+def test_what_no_worker_has_looked_at_has_not_come_to_rest() -> None:
+    async def main() -> None:
+        async with Perdure("memory://", grace=0.05) as app, serving.listening(app, OPEN, "127.0.0.1", 0) as address:
+            async with Client(address) as client:
+                one = await client.start(ordering, Order("tea"), id="o1")
+                for run in (one, app.get("o1")):
+                    assert await run.status() == "waiting"
+                    with pytest.raises(TimeoutError):
+                        await run.until("waiting", timeout="50ms")
+                async with app.working():
+                    assert await one.until("waiting", timeout="10s") == "waiting"
+                    assert (await one.head()).rests
+
+    asyncio.run(main())
+
+
 class Flaky(httpx.AsyncBaseTransport):
     """Lets a request through, but loses the answer: what is left is not knowing."""
 

@@ -100,10 +100,13 @@ class RemoteRun(Generic[R_co]):
         raise ExecutionFailed(f"{self.id} failed: {error.type}: {error.message}", key, error.type, details)
 
     async def until(self, *statuses: ShownStatus, timeout: Duration | None = None) -> ShownStatus:
-        """Wait for one of these statuses. For people and tests; it looks rather than listens."""
+        """Wait for one of these statuses. For people and tests; it looks rather than listens.
+
+        Of one that is not running it means as well that it has come to rest: nothing is left to do about what has come.
+        """
         pause = _SOON
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while not ((head := await self.head()).status in statuses and not head.mail):
+            while not ((head := await self.head()).status in statuses and (head.status == "running" or head.rests)):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 1.0)
         return head.status

@@ -307,6 +307,18 @@ class Why(Struct, frozen=True):
         return f"{self.id} is {self.status}{held}: " + "; ".join(reason.text for reason in self.reasons)
 
 
+def rests(head: Head) -> bool:
+    """Whether nothing is left to be done about what has come so far; of one that waits, also by a worker that died."""
+    if head.status in ENDED:
+        return True
+    if head.mail or head.shown == "running":
+        return False
+    if head.shown != "waiting":
+        return True
+    waits = msgspec.json.decode(head.waits) if head.waits else {"through": 0}
+    return head.version <= int(waits.get("through", head.version))
+
+
 def why(head: Head, state: State, now: int, kept: Reason | None = None) -> Why:
     """A causal answer, from the summary row and the log, and from what keeps workers from taking it up, if anything."""
     waits: dict[str, Any] = _decode(head.waits) if head.waits else {}

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
-from perdure.core.view import moment
+from perdure.core.view import moment, rests
 from perdure.runtime.app import Page, Perdure
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
@@ -80,6 +80,7 @@ class ExecutionOut(Struct, frozen=True, omit_defaults=True):
     correlation: str | None = None
     tags: tuple[str, ...] = ()
     began_as: Annotated[str | None, Meta(description="What it began with, if it was migrated since.")] = None
+    rests: Annotated[bool, Meta(description="Whether nothing is left to do about what has come so far.")] = False
 
 
 class ExecutionsOut(Struct, frozen=True):
@@ -208,6 +209,7 @@ async def shown(app: Perdure, head: Head) -> ExecutionOut:
         head.correlation,
         head.tags,
         None if running == head.definition else head.definition,
+        rests(head),
     )
 
 

@@ -64,6 +64,7 @@ def execution(one: ExecutionOut) -> ExecutionOut:
         one.lane,
         one.mail,
         began_as=one.began_as,
+        rests=one.rests,
     )
 
 

@@ -114,7 +114,7 @@ class Run(Generic[R_co]):
         """
         pause = 0.005
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while not ((head := await self.head()).shown in statuses and _rests(head)):
+            while not ((head := await self.head()).shown in statuses and (head.shown == "running" or view.rests(head))):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.25)
         return head.shown
@@ -304,18 +304,6 @@ class Run(Generic[R_co]):
     @property
     def _tenant(self) -> str:
         return self.key.partition("/")[0]
-
-
-def _rests(head: Head) -> bool:
-    """Whether nothing is left to be done about what has come so far; of one that waits, also by a worker that died."""
-    if head.status in ENDED or head.shown == "running":
-        return True
-    if head.mail:
-        return False
-    if head.shown != "waiting":
-        return True
-    waits = msgspec.json.decode(head.waits) if head.waits else {"through": 0}
-    return head.version <= int(waits.get("through", head.version))
 
 
 def _micros(moment: datetime | None) -> int:
