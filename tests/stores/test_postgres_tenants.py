@@ -338,13 +338,15 @@ def test_a_start_in_the_callers_transaction_leaves_the_callers_tenant_alone(post
 
 
 def test_a_worker_from_before_goes_on(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sets no tenant, and reads on the connections for calls."""
+    """It sets no tenant, has a name for each sort of work, and reads on the connections for calls."""
     from perdure.stores.postgres import connections
 
     connect = asyncpg.connect
 
     async def older(dsn: str, server_settings: dict[str, str]) -> Any:
         server_settings.pop("perdure.tenant")
+        if server_settings["application_name"] == "perdure work":
+            server_settings["application_name"] = "perdure holds"
         return await connect(dsn, server_settings=server_settings)
 
     async def scenario() -> None:
