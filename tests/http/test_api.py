@@ -20,6 +20,7 @@ from perdure.http import forms
 from perdure.http.api import ALL, api
 from perdure.http.caller import Caller, caller_of
 from perdure.runtime.definitions.published import key_of_definition
+from tests.http.every import body_of, path_of, place_of
 
 
 @action(name="http.greet")
@@ -588,7 +589,7 @@ def test_the_description_names_every_route_and_every_schema() -> None:
         refs = set(json.dumps(told).split('"#/components/schemas/')[1:])
         assert {ref.partition('"')[0] for ref in refs} <= set(told["components"]["schemas"])
         submit = told["paths"]["/v1/executions/{id}/events"]["post"]
-        assert [one["name"] for one in submit["parameters"]] == ["id", "wait", "validate"]
+        assert [one["name"] for one in submit["parameters"]] == ["id", "wait", "validate", "Idempotency-Key"]
         assert set(submit["responses"]) == {"202", "200", "default"}
 
     served(main, working=False)
@@ -603,3 +604,24 @@ def test_a_browser_gets_a_page_that_describes_every_route_and_runs_nothing() -> 
         assert "<script" not in answer.text and "http://" not in answer.text and "https://" not in answer.text
 
     served(main)
+
+
+def test_the_description_names_the_routes_that_take_an_idempotency_key_and_no_others() -> None:
+    async def main(door: Door) -> None:
+        described = (await door("GET", "/openapi.json")).json()["paths"]
+        said = {
+            (method.upper(), path)
+            for path, methods in described.items()
+            for method, told in methods.items()
+            if any(one["name"] == "Idempotency-Key" for one in told.get("parameters", ()))
+        }
+        heeded = set()
+        for route in ALL:
+            if route.method == "POST":
+                answer = await door("POST", path_of(route), body_of(route), idempotency_key="k" * 256)
+                if answer.status_code == 400 and "Idempotency-Key" in answer.json()["detail"]:
+                    heeded.add(place_of(route))
+        assert said == heeded
+        assert len(said) == 11
+
+    served(main, working=False)

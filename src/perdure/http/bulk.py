@@ -53,7 +53,7 @@ class OperationsOut(Struct, frozen=True):
     operations: list[Operation]
 
 
-@routes("POST", "/v1/bulk", "control", body=BulkIn, answers={202: forms.StartedOut})
+@routes("POST", "/v1/bulk", "control", body=BulkIn, answers={202: forms.StartedOut}, keyed=True)
 async def start_bulk(call: Call[Nothing, BulkIn]) -> Answer:
     """Do one thing to all executions that fit.
 

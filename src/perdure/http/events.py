@@ -38,6 +38,7 @@ class Receipt(Struct, frozen=True, omit_defaults=True):
     answers={202: forms.Accepted | list[Receipt], 200: forms.ExecutionOut},
     read=cloudevents.or_json(forms.EventIn),
     media=[STRUCTURED, BATCH],
+    keyed=True,
 )
 async def submit(call: Call[forms.HowToSend, forms.EventIn | Clouds]) -> Answer:
     """Send an event to an execution.
@@ -79,7 +80,7 @@ def _new(event: Envelope) -> NewEvent:
     return NewEvent(event.type, event.data, event.event_id, event.attributes)
 
 
-@routes("POST", "/v1/executions/{id}/events/batch", "send", body=Several, answers={202: list[Receipt]})
+@routes("POST", "/v1/executions/{id}/events/batch", "send", body=Several, answers={202: list[Receipt]}, keyed=True)
 async def submit_batch(call: Call[Nothing, list[forms.EventIn]]) -> Answer:
     """Send up to 1,000 events to an execution, in their order and in one write.
 

@@ -28,6 +28,7 @@ routes = Routes("executions")
     body=forms.StartIn,
     query=forms.HowToStart,
     answers={202: forms.StartedOut, 200: forms.ExecutionOut},
+    keyed=True,
 )
 async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
     """Start an execution.
@@ -183,7 +184,7 @@ async def cancel(call: Call[Nothing, forms.CancelIn]) -> Answer:
     return Answer(forms.StartedOut(run.id), 202)
 
 
-@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.RetryIn, answers={202: forms.StartedOut})
+@routes("POST", "/v1/executions/{id}/retry", "control", body=forms.RetryIn, answers={202: forms.StartedOut}, keyed=True)
 async def retry(call: Call[Nothing, forms.RetryIn]) -> Answer:
     """Try again from where it failed or got stuck; gives the execution that does.
 
@@ -196,7 +197,7 @@ async def retry(call: Call[Nothing, forms.RetryIn]) -> Answer:
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 
-@routes("POST", "/v1/executions/{id}/fork", "control", body=forms.ForkIn, answers={202: forms.StartedOut})
+@routes("POST", "/v1/executions/{id}/fork", "control", body=forms.ForkIn, answers={202: forms.StartedOut}, keyed=True)
 async def fork(call: Call[Nothing, forms.ForkIn]) -> Answer:
     """Start a new execution from a prefix of the log, with results or payloads edited by version.
 

@@ -19,6 +19,18 @@ _BY_MEDIA: dict[str, Any] = {
     STRUCTURED: {"type": "object"},
     BATCH: {"type": "array", "items": {"type": "object"}},
 }
+#: The header that makes a repetition harmless.
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "description": "The same key again is the same request, and has no second effect.",
+    },
+}
 #: One of the events of a flow, as tools that check such answers look at them.
 _EVENT = {
     "type": "object",
@@ -58,6 +70,8 @@ def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) 
         told["description"] = route.description
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names]
     parameters += _query(route, known, components)
+    if route.keyed:
+        parameters.append(_KEY)
     if parameters:
         told["parameters"] = parameters
     if route.body is not Nothing:

@@ -122,6 +122,7 @@ class Route(Struct, frozen=True):
     target: Callable[[Any], str] | None = None  # from the call to what it is about, for the audit
     harmless: bool = False  # changes nothing, whatever its scope and method
     glance: Glance | None = None
+    keyed: bool = False  # an Idempotency-Key makes a repetition harmless
 
     @property
     def name(self) -> str:
@@ -182,9 +183,10 @@ class Routes:
         target: Callable[[Any], str] | None = None,
         harmless: bool = False,
         glance: Glance | None = None,
+        keyed: bool = False,
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            said = body, query, answers, self.tag, read, tuple(media), target, harmless, glance
+            said = body, query, answers, self.tag, read, tuple(media), target, harmless, glance, keyed
             self.all.append(Route(method, path, scope, handler, *said))
             return handler
 

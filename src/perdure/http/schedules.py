@@ -155,7 +155,7 @@ async def resume_schedule(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(WishedOut(call.path["name"]), 202)
 
 
-@routes("POST", "/v1/schedules/{name}/trigger", "control", body=TriggerIn, answers={202: TriggeredOut})
+@routes("POST", "/v1/schedules/{name}/trigger", "control", body=TriggerIn, answers={202: TriggeredOut}, keyed=True)
 async def trigger_schedule(call: Call[Nothing, TriggerIn]) -> Answer:
     """Start one now, also of a schedule that is paused."""
     name = call.path["name"]

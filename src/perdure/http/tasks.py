@@ -113,20 +113,26 @@ async def get_task(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(await call.app.tasks.get(call.path["id"], tenant=call.tenant))
 
 
-@routes("POST", "/v1/tasks/{id}/claim", "send", query=HowToJudge, answers={200: Task, 202: Undecided})
+@routes("POST", "/v1/tasks/{id}/claim", "send", query=HowToJudge, answers={200: Task, 202: Undecided}, keyed=True)
 async def claim_task(call: Call[HowToJudge, Nothing]) -> Answer:
     """Take a task for oneself; 409 if it is somebody else's."""
     return await _judged(call, "claim", call.app.tasks.claim(**_common(call, "claim")))
 
 
-@routes("POST", "/v1/tasks/{id}/release", "send", query=HowToJudge, answers={200: Task, 202: Undecided})
+@routes("POST", "/v1/tasks/{id}/release", "send", query=HowToJudge, answers={200: Task, 202: Undecided}, keyed=True)
 async def release_task(call: Call[HowToJudge, Nothing]) -> Answer:
     """Give a task back that one has claimed."""
     return await _judged(call, "release", call.app.tasks.release(**_common(call, "release")))
 
 
 @routes(
-    "POST", "/v1/tasks/{id}/assign", "control", body=PeopleIn, query=HowToJudge, answers={200: Task, 202: Undecided}
+    "POST",
+    "/v1/tasks/{id}/assign",
+    "control",
+    body=PeopleIn,
+    query=HowToJudge,
+    answers={200: Task, 202: Undecided},
+    keyed=True,
 )
 async def assign_task(call: Call[HowToJudge, PeopleIn]) -> Answer:
     """Let others do a task, instead of those who could before; a claim is over with that."""
@@ -134,7 +140,15 @@ async def assign_task(call: Call[HowToJudge, PeopleIn]) -> Answer:
     return await _judged(call, "assign", call.app.tasks.assign(**_common(call, "assign"), to=to))
 
 
-@routes("POST", "/v1/tasks/{id}/complete", "send", body=FilledIn, query=HowToJudge, answers={200: Task, 202: Undecided})
+@routes(
+    "POST",
+    "/v1/tasks/{id}/complete",
+    "send",
+    body=FilledIn,
+    query=HowToJudge,
+    answers={200: Task, 202: Undecided},
+    keyed=True,
+)
 async def complete_task(call: Call[HowToJudge, FilledIn]) -> Answer:
     """Hand in what the form of a task asks for.
 
