@@ -437,6 +437,25 @@ def test_answers_that_were_not_read_are_not_given_to_the_next_call(redis_url: st
     asyncio.run(scenario())
 
 
+def test_connections_that_the_server_closed_meanwhile_are_not_used_again(own: ValkeyServer) -> None:
+    async def scenario() -> None:
+        line, other = Server(own.url, 5), Server(own.url, 5)
+        await asyncio.gather(*(line.call("BLPOP", "nothing", "0.1") for _ in range(3)))
+        await other.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        while len(await clients(other)) > 1:
+            await asyncio.sleep(0.01)
+        assert await line.call("ECHO", "again") == b"again"
+        assert len(await clients(other)) == 2
+        for one in (line, other):
+            await one.hang_up()
+
+    async def clients(line: Server) -> list[bytes]:
+        told: bytes = await line.call("CLIENT", "LIST")
+        return told.splitlines()
+
+    asyncio.run(scenario())
+
+
 def test_a_command_that_fails_does_not_take_others_with_it(redis_url: str) -> None:
     async def scenario() -> None:
         line = Server(redis_url, 5)

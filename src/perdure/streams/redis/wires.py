@@ -1,8 +1,8 @@
 """Connections to one Redis, without the driver's pool: it asks a connection before each use whether it is well, and
 makes a task of each write, which together take longer than the call itself.
 
-Rules kept here: a connection is used by one call at a time; one that a call left in the middle is closed; one that was
-given up while it was in use is closed by whoever uses it.
+Rules kept here: a connection is used by one call at a time; one that a call left in the middle is closed; one that the
+server has closed meanwhile is not used again; one that was given up while it was in use is closed by whoever uses it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Wires:
     async def ask(self, commands: Sequence[Command], **parsing: bool) -> list[Any]:
         """The answers, all in one round trip; where a command failed, its answer is the error."""
         free = self._free
-        wire = free.pop() if free else self.make()
+        wire = await self._well(free) or self.make()
         whole = False
         try:
             async with asyncio.timeout(self._timeout):
@@ -52,6 +52,15 @@ class Wires:
             else:
                 await wire.disconnect(nowait=True)
         return answers
+
+    async def _well(self, free: list[Any]) -> Any:
+        """One that can be used again, if there is one. No question is asked: the end of a stream is known here."""
+        while free:
+            wire = free.pop()
+            if not wire._reader.at_eof():
+                return wire
+            await wire.disconnect(nowait=True)
+        return None
 
     async def _answer(self, wire: Any, command: Command, parsing: dict[str, bool]) -> Any:
         try:
