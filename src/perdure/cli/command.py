@@ -7,7 +7,6 @@ failed run, a missing execution, a store out of reach), 2 (asked wrongly), 130 (
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import getpass
 import inspect
@@ -41,6 +40,7 @@ from perdure.errors import (
     StoreOutdated,
     UsageError,
 )
+from perdure.runtime import interrupts
 from perdure.runtime.app import Perdure
 from perdure.runtime.managing.audit import Act
 from perdure.runtime.sources import CONFIG
@@ -216,7 +216,7 @@ def command(
             try:
                 with call.show.undisturbed(), _configured(config):
                     answer = fn(call, **given)
-                    code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+                    code = interrupts.run(answer) if inspect.iscoroutine(answer) else answer
             except PerdureError as error:
                 if debug:
                     raise

@@ -29,7 +29,7 @@ from perdure.flows.current import Attempt
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import KeyRing, Locks, Store, Stream
-from perdure.runtime import urls
+from perdure.runtime import interrupts, urls
 from perdure.runtime.callers import finding
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.finding import Page
@@ -231,7 +231,7 @@ class Perdure:
             async with self, self.working(drain=1):
                 return await (await self.start(workflow, *args, id=id)).result()
 
-        return asyncio.run(main())
+        return interrupts.run(main())
 
     # Starting and sending.
 
