@@ -25,6 +25,7 @@ from tests.corpus.drive import (
     cases,
     commands_of,
     digest_of,
+    ends,
     evict,
     law,
     look,
@@ -125,7 +126,7 @@ def test_the_whole_log_gives_out_nothing_new(member: str) -> None:
 def test_a_longer_prefix_never_takes_a_command_back(member: str) -> None:
     for live in runs(member, 1):
         longer = commands_of(live.member.workflow, live.rows)
-        for end in reversed(range(1, len(live.rows))):
+        for end in reversed(ends(live.rows[:-1])):
             shorter = commands_of(live.member.workflow, live.rows[:end])
             assert longer[: len(shorter)] == shorter, f"{live.case}, rows up to {end}"
             longer = shorter
@@ -192,7 +193,7 @@ def test_an_eviction_leaves_no_tracks(member: str) -> None:
     """No command, no unraisable error, no destroyed task, no open generator, at any row."""
     with trackless():
         for live in runs(member, 1):
-            for end in range(1, len(live.rows) + 1):
+            for end in ends(live.rows):
                 replay = replay_of(live.member.workflow, live.rows[:end])
                 replay.take()
                 if replay.outcome is None:
