@@ -14,6 +14,7 @@ import pytest
 
 from perdure import ExecutionFailed, Perdure, Retry, Run, action, event, workflow
 from perdure.core.view import Reason, Why
+from perdure.flows.registry import registry
 from perdure.testing import World
 
 
@@ -145,7 +146,7 @@ async def test_what_has_ended_tells_how_and_when(world: World, end: str) -> None
     assert reason.text == said.get(end, "it was cancelled")
 
 
-async def test_what_runs_is_held_by_its_worker(world: World) -> None:
+async def test_what_runs_is_held_by_its_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     @action(name="why.slow")
     async def slow() -> None:
         await asyncio.sleep(600)
@@ -154,11 +155,17 @@ async def test_what_runs_is_held_by_its_worker(world: World) -> None:
     async def works() -> None:
         await slow()
 
+    began = world.now()
     run = await world.start(works)
     await world.advance("1m")
     why, reason = await only(run, "action")
     assert (why.status, why.holder) == ("running", "worker-1")
-    assert reason.text == "its worker runs its code or its actions"
+    assert (reason.text, reason.since) == ("why.slow runs", began)
+    assert [place.partition(", line")[0].rpartition(".")[2] for place in why.at] == ["works"]
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "_workflows", {})  # as in a process that has not loaded the code
+        why, reason = await only(run, "action")
+        assert (reason.text, why.at) == ("its worker runs its code or its actions", [])
     await world.advance("10m")
     assert (await run.why()).holder is None
 
@@ -179,10 +186,14 @@ async def test_what_is_held_between_two_tries_tells_of_the_last_and_of_the_next(
     began = world.now()
     run = await world.start(both)
     await world.advance("1m")
-    why, reason = await only(run, "action")
+    why = await run.why()
     assert why.holder == "worker-1"
-    assert (reason.since, reason.until) == (began, after(began, 3600))
-    assert "last with OSError: disk on fire; next try at" in reason.text
+    running, retrying = why.reasons
+    assert (running.kind, running.text, running.since, running.until) == ("action", "why.long runs", began, None)
+    assert (retrying.kind, retrying.since, retrying.until) == ("action", began, after(began, 3600))
+    assert "last with OSError: disk on fire; next try at" in retrying.text
+    await world.advance("1h")
+    assert (await run.why()).reasons[0].text == "why.long runs"
     with pytest.raises(ExecutionFailed):
         await run.result()
 

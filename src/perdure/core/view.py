@@ -319,8 +319,11 @@ def rests(head: Head) -> bool:
     return head.version <= int(waits.get("through", head.version))
 
 
-def why(head: Head, state: State, now: int, kept: Reason | None = None) -> Why:
-    """A causal answer, from the summary row and the log, and from what keeps workers from taking it up, if anything."""
+def why(head: Head, state: State, now: int, kept: Reason | None = None, stands: dict[str, Any] | None = None) -> Why:
+    """A causal answer, from the summary row and the log, and from what keeps workers from taking it up, if anything.
+
+    `stands` is what one that is held waits for, where that is known.
+    """
     waits: dict[str, Any] = _decode(head.waits) if head.waits else {}
     reasons: list[Reason] = []
     if head.status in ENDED:
@@ -333,7 +336,8 @@ def why(head: Head, state: State, now: int, kept: Reason | None = None) -> Why:
         text = f"{stuck.get('cause')}: {stuck.get('reason')}; mend it, then retry the execution"
         reasons.append(Reason("person", text, moment(waits.get("since") or head.changed_at)))
     elif head.holder is not None:
-        reasons += _at_work(head, state)
+        waits = stands or {}  # what the summary has is of before it was held
+        reasons += _at_work(waits, state, now)
     else:
         reasons += _waiting(waits, state)
         if kept is not None:
@@ -352,11 +356,17 @@ def why(head: Head, state: State, now: int, kept: Reason | None = None) -> Why:
             reasons.append(Reason("worker", text, moment(head.started_at)))
     if head.mail and head.status not in ENDED:
         reasons.append(Reason("worker", f"{head.mail} message(s) wait to be folded into its log"))
-    return Why(id_of(head.key), head.shown, reasons, head.holder, waits.get("at", []) if head.holder is None else [])
+    return Why(id_of(head.key), head.shown, reasons, head.holder, waits.get("at", []))
 
 
-def _at_work(head: Head, state: State) -> list[Reason]:
+def _at_work(waits: dict[str, Any], state: State, now: int) -> list[Reason]:
+    running = [a for a in waits.get("actions", ()) if a["due"] <= now and not a["apart"]]
     reasons = [
+        Reason("action", _running(a["name"], a["attempts"], state.actions.get(a["ref"])), moment(a["since"]))
+        for a in running
+    ]
+    reasons += _waiting({**waits, "actions": [a for a in waits.get("actions", ()) if a not in running]}, state)
+    reasons = reasons or [
         Reason(
             "action",
             _retrying(a.name, a.attempts, a.next, a.error),
@@ -396,6 +406,15 @@ def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
         text = f"a timer is due at {moment(due):%Y-%m-%d %H:%M:%S} UTC"
         reasons.append(Reason("timer", text, None if since is None else moment(since), moment(due)))
     return reasons
+
+
+def _running(name: str, attempts: int, known: ActionState | None) -> str:
+    text = f"{name} runs"
+    if attempts:
+        text += f", attempt {attempts + 1}"
+    if known is not None and known.error is not None:
+        text += f"; it failed with {known.error.type}: {known.error.message}"
+    return text
 
 
 def _retrying(name: str, attempts: int, due: int | None, error: ev.Error | None) -> str:

@@ -20,7 +20,7 @@ _BY_MEDIA: dict[str, Any] = {
     BATCH: {"type": "array", "items": {"type": "object"}},
 }
 #: The header that makes a repetition harmless.
-_KEY = {
+_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
@@ -68,7 +68,9 @@ def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) 
     told: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
     if route.description:
         told["description"] = route.description
-    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names
+    ]
     parameters += _query(route, known, components)
     if route.keyed:
         parameters.append(_KEY)

@@ -27,6 +27,7 @@ from perdure.flows.diagram import Diagram
 from perdure.runtime.callers import paging, retrying, whereabouts
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
+from perdure.runtime.callers.standing import stands
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
 from perdure.runtime.managing import tenants
@@ -208,7 +209,8 @@ class Run(Generic[R_co]):
         """What it waits for, since when, and who holds it."""
         head = await self.head()
         kept = await tenants.keeps(self._app.store, head)
-        return view.why(head, await self.state(), self._app.clock.now(), kept)
+        now = await stands(self._app, self, head)
+        return view.why(head, await self.state(), self._app.clock.now(), kept, now)
 
     async def event(self, id: str) -> EventStatus:
         """What has become of an event that was sent: pending, processing, completed or failed."""
