@@ -318,10 +318,15 @@ def test_threads_drive_different_executions_at_once() -> None:
             ends.append(replay.outcome)
 
     threads = [threading.Thread(target=drive) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # they meet inside of turns
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert [bytes(end.result) for end in ends] == [b"15"] * 90
 
 

@@ -33,7 +33,6 @@ from perdure.errors import Forbidden, NeverWakes
 get_running = events._get_running_loop
 _set_running = events._set_running_loop
 _swap_task: Any = getattr(tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
-_EMPTY = Context()
 #: Loops that hold code: kept until they are evicted, because code that is only dropped would run its clean-up wherever
 #: the garbage collector happens to find it.
 _live: set[Loop] = set()
@@ -58,6 +57,31 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class _Collector:
+    """The garbage collector, which all threads share: off while any of them is in a batch of turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a clean-up that begins once it is on again may want a turn
+        self._batches = 0
+        self._was_on = False
+
+    def hold(self) -> None:
+        with self._lock:
+            if not self._batches:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._batches += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._batches -= 1
+            if self._was_on and not self._batches:
+                gc.enable()
+
+
+_collector = _Collector()
+
+
 def _hold_generator(agen: AsyncGenerator[Any, Any]) -> None:
     loop = get_running()
     if type(loop) is Loop:
@@ -73,7 +97,7 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
     must not ask for the running loop.
     """
 
-    __slots__ = ("_collecting", "_hooks", "_outer", "_task")
+    __slots__ = ("_hooks", "_outer", "_task")
 
     def __enter__(self) -> None:
         _thread.depth += 1
@@ -82,8 +106,7 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
         self._outer = get_running()
         self._task = _swap_task(self._outer, None) if _swap_task and self._outer is not None else None
         self._hooks = sys.get_asyncgen_hooks()
-        self._collecting = gc.isenabled()
-        gc.disable()
+        _collector.hold()
         sys.set_asyncgen_hooks(_hold_generator, None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -92,8 +115,7 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
             return
         _set_running(self._outer)
         sys.set_asyncgen_hooks(*self._hooks)
-        if self._collecting:
-            gc.enable()
+        _collector.release()
         if self._task is not None:
             _swap_task(self._outer, self._task)
 
@@ -168,6 +190,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.closing = False  # main is over, and so are its generators
         self.problems: list[dict[str, Any]] = []
         self._ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] | None = None
+        self._outside = Context()  # of what is nobody's code; its own, since two threads cannot be in one context
         self._seq = 0
         self._future_seq = 0
         self._refused = 0
@@ -239,7 +262,7 @@ class Loop(asyncio.AbstractEventLoop):
         task = Task(coro, loop=self, name=str(name) if name else f"task-{seq}", context=context, **options)
         task.seq, task.ctx = seq, context
         self.tasks[seq] = task
-        task.add_done_callback(self._task_ended, context=_EMPTY)
+        task.add_done_callback(self._task_ended, context=self._outside)
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -307,7 +330,7 @@ class Loop(asyncio.AbstractEventLoop):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     self._throw_into(task)
                 for agen in self.agens:
-                    if agen.ag_frame is not None and not _kill(_athrow(agen), _EMPTY):  # type: ignore[attr-defined]
+                    if agen.ag_frame is not None and not _kill(_athrow(agen), self._outside):  # type: ignore[attr-defined]
                         _bury(agen)
             finally:
                 self._leave(outer)
