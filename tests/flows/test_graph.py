@@ -174,6 +174,7 @@ async def test_expressions_see_the_whole_context(world: World) -> None:
     )
     run = await world.start(made, 1)
     assert await run.result() == [1, "out", 3, "shop", run.id]
+    assert (await run.state()).published["metadata"] == {"owner": "shop"}
 
 
 # Choices.

@@ -118,6 +118,7 @@ def test_variables_outputs_and_metadata_are_seen_by_later_nodes_and_by_the_api_a
         await published(door, ORDER)
         await door("POST", "/v1/executions", {"workflow": "http-order", "input": 3, "id": "c"})
         state = await rested(door, "c")
+        assert state["published"]["metadata"] == {"owner": "shop"}
         assert state["published"]["variables"] == {"total": 300, "currency": "EUR"}
         assert state["nodes"]["price"]["output"] == {"cents": 300}
         known = (await door("GET", "/v1/definitions/http-order?version=1")).json()
@@ -166,6 +167,8 @@ def test_metadata_and_a_definition_are_limited() -> None:
         large = {**ORDER, "metadata": {"note": "x" * LENGTH}}
         refused = await door("POST", "/v1/definitions", {"definition": large})
         assert "too much" in problem(refused, 422, "invalid-value")["detail"]
+        refused = await door("POST", "/v1/definitions", {"definition": {**ORDER, "metadata": {"note": "x" * 20_000}}})
+        assert "metadata has 20,011 bytes" in refused.text
 
     served(main, working=False)
 

@@ -247,3 +247,34 @@ def test_a_log_that_does_not_say_who_is_found_out(nobody: ev.Event) -> None:
 )
 def test_what_nobody_does_needs_no_name(fine: ev.Event) -> None:
     check_who([ev.row(fine, 1, 0)])
+
+
+def test_what_a_worker_writes_says_which() -> None:
+    fired = ev.TimerFired(1, 0)
+    check_who([ev.row(fired, 7, 0, fence=1, worker="w1"), ev.row(ev.TakenOver("w2"), 8, 0, fence=2)])
+    with pytest.raises(AssertionError, match=r"version 7, TimerFired, does not say which worker wrote it"):
+        check_who([ev.row(fired, 7, 0, fence=1)])
+
+
+@workflow(name="actors.timed")
+async def timed() -> int:
+    await asyncio.sleep(60)
+    workflow.publish(slept=True)
+    try:
+        async with asyncio.timeout(5):
+            await event("never", str)
+    except TimeoutError:
+        pass
+    return workflow.record(lambda: 7)
+
+
+async def test_every_row_under_a_hold_names_its_worker_also_the_engines_own(world: World) -> None:
+    run = await world.app.start(timed, id="timed")
+    assert await run.result() == 7
+    rows = [row async for row in run.rows()]
+    log = await run.log()
+    me = "worker-1"
+    kinds = {type(ev.read(row)).__name__ for row in rows}
+    assert {"Started", "TimerStarted", "TimerFired", "Published", "Marked", "Completed"} <= kinds
+    assert [ev.writer(row) for row in rows] == ["", *[me] * (len(rows) - 1)]
+    assert [entry.data.get("worker") for entry in log] == [None, *[me] * (len(rows) - 1)]

@@ -214,7 +214,7 @@ async def test_mended_code_and_a_redrive_let_it_go_on(world: World) -> None:
     assert (await world.app.redrive(cause="nondeterminism", reason="rolled back", by="ada")).done == ["a"]
     assert await run.result() == "item of a"
     [entry] = [entry for entry in await run.log() if entry.type == "Redriven"]
-    assert entry.data == {"reason": "rolled back", "by": "ada"}
+    assert entry.data == {"reason": "rolled back", "by": "ada", "worker": "worker-1"}
 
 
 async def test_an_event_of_a_newer_format_waits_for_the_newer_release(

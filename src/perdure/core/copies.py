@@ -68,7 +68,7 @@ def prefix(
         numbers[row.version] = len(copied) + 1
         if row.version in edits:
             event = _edited(event, row.version, edits[row.version])
-        copied.append(ev.row(event, len(copied) + 1, times.get(row.version, row.at), 0, row.message_id))
+        copied.append(ev.row(event, len(copied) + 1, times.get(row.version, row.at), 0, row.message_id, ev.writer(row)))
     return copied
 
 

@@ -388,13 +388,32 @@ _decoders = {number: msgspec.json.Decoder(kind).decode for number, kind in TYPES
 _encode = msgspec.json.Encoder().encode
 
 
+class _Writer(Struct, frozen=True, omit_defaults=True):
+    worker: str = ""
+
+
+_read_writer = msgspec.json.Decoder(_Writer).decode
+
+
 def write(event: Event) -> tuple[int, bytes]:
     """The type number and the data of an event."""
     return _codes[type(event)], _encode(event)
 
 
-def row(event: Event, version: int, at: int, fence: int = 0, message_id: str | None = None) -> Row:
-    return Row(version, _codes[type(event)], _encode(event), at, fence, message_id)
+def row(event: Event, version: int, at: int, fence: int = 0, message_id: str | None = None, worker: str = "") -> Row:
+    """An event as it is stored; beside its own fields the data says which worker wrote it, if one did.
+
+    Who asked for it, or who tried an action, are fields of those events, and a field `worker` of theirs goes first.
+    """
+    data = _encode(event)
+    if worker and not getattr(event, "worker", ""):
+        data = b"%s%s%s}" % (data[:-1], b"," if len(data) > 2 else b"", _encode(_Writer(worker))[1:-1])
+    return Row(version, _codes[type(event)], data, at, fence, message_id)
+
+
+def writer(row: Row) -> str:
+    """The worker that wrote a row, as the row says it; empty for what was written by none, as a start."""
+    return _read_writer(row.data).worker
 
 
 def read(row: Row) -> Event:

@@ -82,7 +82,8 @@ def entry(one: view.Entry) -> view.Entry:
         event = msgspec.json.decode(msgspec.json.encode(one.data), type=_EVENTS[one.type])
     except (KeyError, msgspec.MsgspecError):  # of a release that this one does not know
         return view.Entry(one.version, one.at, one.type, REDACTED, {}, one.fence, one.message_id)
-    return view.entry(ev.row(_without_data(event), one.version, to_micros(one.at), one.fence, one.message_id))
+    worker = str(one.data.get("worker", ""))
+    return view.entry(ev.row(_without_data(event), one.version, to_micros(one.at), one.fence, one.message_id, worker))
 
 
 def _without_data(event: S) -> S:

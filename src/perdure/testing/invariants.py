@@ -26,6 +26,7 @@ from perdure.core.events import (
     Redriven,
     Resumed,
     Started,
+    TakenOver,
     TimerCancelled,
     TimerFired,
 )
@@ -54,16 +55,23 @@ def check_log(rows: Sequence[Row], key: str = "") -> None:
 def check_who(rows: Sequence[Row], key: str = "") -> None:
     """Raise an AssertionError if somebody did something to an execution and the log does not say who.
 
-    Not part of `check_log`: logs of before each letter had a sender are good logs.
+    What happened under a hold was written by a worker, and names it, unless it names who asked for it.
+    Not part of `check_log`: logs of before each letter had a sender, and each row a writer, are good logs.
     """
+    where = f", {key}" if key else ""
     for row, event in (found for kind in _DEEDS for found in _of(rows, kind)):
         if isinstance(event, Started):
             by_itself = bool(event.parent) or ":" in event.workflow  # children, and what is the engine's own
         else:
             by_itself = isinstance(event, Resumed) and row.message_id is None  # the time of a pause is over
         if not event.by and not by_itself:
-            where = f", {key}" if key else ""
             raise AssertionError(f"I23{where}: version {row.version}, {type(event).__name__}, does not say who did it")
+    for row in rows:
+        if row.fence and not events.writer(row):
+            told = events.read(row)
+            if not getattr(told, "by", "") and not isinstance(told, TakenOver):
+                kind = type(told).__name__
+                raise AssertionError(f"I23{where}: version {row.version}, {kind}, does not say which worker wrote it")
 
 
 def _dense(rows: Sequence[Row]) -> str:

@@ -174,6 +174,7 @@ _KINDS = {
 #: Names that expressions see already.
 TAKEN = {"trigger", "outputs", "variables", "metadata", "index", "execution"}
 MOST_NODES, MOST_EDGES = 1_000, 5_000
+MOST_METADATA = 16_384  # bytes
 
 
 class Node(Struct, frozen=True):
@@ -231,7 +232,7 @@ def read(body: Mapping[str, Any]) -> Model:
         queue,
         _field(body, "description", str, "", problems),
         _field(body, "variables", dict[str, Any], {}, problems),
-        _field(body, "metadata", dict[str, Any], {}, problems),
+        _metadata(_field(body, "metadata", dict[str, Any], {}, problems), problems),
         nodes,
         tuple(_edges(_field(body, "edges", list[Any], [], problems), nodes, problems)),
         problems,
@@ -259,6 +260,14 @@ def _field(body: Mapping[str, Any], name: str, kind: Any, default: Any, problems
     except msgspec.ValidationError as error:
         problems.append(Problem(name, str(error), wanted(kind)))
         return default
+
+
+def _metadata(found: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """It is shown with every execution, whenever that comes to rest."""
+    size = len(msgspec.json.encode(found))
+    if size > MOST_METADATA:
+        problems.append(Problem("metadata", f"has {size:,} bytes", f"keep it below {MOST_METADATA:,}"))
+    return found
 
 
 def wanted(kind: Any) -> str:

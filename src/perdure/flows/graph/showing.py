@@ -61,6 +61,11 @@ def publish(walk: Walk) -> None:
         if token.kind == "person"
     ]
     fields: dict[str, Any] = {"trigger": walk.state.trigger, "open": paths[:MOST_SHOWN]}
-    some = {"tasks": tasks[:MOST_SHOWN], "variables": walk.state.variables, "more": len(paths[MOST_SHOWN:])}
+    some = {
+        "tasks": tasks[:MOST_SHOWN],
+        "variables": walk.state.variables,
+        "metadata": walk.plan.model.metadata,
+        "more": len(paths[MOST_SHOWN:]),
+    }
     published = walk.running.published
     walk.running.publish(fields | {name: value for name, value in some.items() if value or name in published})

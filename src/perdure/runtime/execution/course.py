@@ -57,6 +57,8 @@ class Ground(Protocol):
     """What a course needs of its worker."""
 
     @property
+    def me(self) -> str: ...
+    @property
     def settings(self) -> Settings: ...
     @property
     def metrics(self) -> Metrics: ...
@@ -191,7 +193,7 @@ class Course:
             self._show(event)
         self.version += 1
         self.at = max(self.at, now)
-        self.draft.rows.append(ev.row(event, self.version, self.at, self.token, message_id))
+        self.draft.rows.append(ev.row(event, self.version, self.at, self.token, message_id, self._ground.me))
 
     def _show(self, event: ev.Event) -> None:
         """A change of status, which the head and what runs apart must learn of."""
@@ -282,7 +284,8 @@ class Course:
         """What to write; the outcome is made at the last moment, for mail may still come before it."""
         rows = self.draft.rows
         if isinstance(settle, End) and self.replay is not None and self.replay.outcome is not None:
-            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, max(self.at, now), self.token)]
+            at = max(self.at, now)
+            rows = [*rows, ev.row(self.replay.outcome, self.version + 1, at, self.token, worker=self._ground.me)]
         return rows
 
     # When it cannot go on.

@@ -75,6 +75,10 @@ class ExternalTasks:
     # What tasks need of whoever holds them.
 
     @property
+    def me(self) -> str:
+        return self._app.me
+
+    @property
     def settings(self) -> Settings:
         return self._app.settings
 

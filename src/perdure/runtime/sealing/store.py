@@ -152,7 +152,7 @@ class SealedStore:
                     lost.append((answer, error))
         if lost:
             try:
-                await self._give_up(lost, known or {})
+                await self._give_up(lost, known or {}, me)
             except StoreError as error:  # the others are held, and have to be told; these lapse, and are held again
                 log.warning("%d executions without a key could not be made stuck: %s", len(lost), error)
         return answers
@@ -199,7 +199,9 @@ class SealedStore:
 
     # An execution whose key is gone.
 
-    async def _give_up(self, lost: Sequence[tuple[Held, KeyringError]], known: Mapping[str, tuple[int, int]]) -> None:
+    async def _give_up(
+        self, lost: Sequence[tuple[Held, KeyringError]], known: Mapping[str, tuple[int, int]], me: str
+    ) -> None:
         """Let them be stuck. Their mail is folded unread: nobody could read it any more, and it would wake them."""
         now = await self.now()
         commits = []
@@ -207,7 +209,7 @@ class SealedStore:
             version = (held.rows[-1].version if held.rows else known[held.key][0]) + 1
             stuck = ev.Stuck("sealed", str(error), "", held.lapses)
             waits = {"stuck": stuck, "version": version, "since": now}
-            row = ev.row(stuck, version, max(now, held.rows[-1].at if held.rows else 0), held.token)
+            row = ev.row(stuck, version, max(now, held.rows[-1].at if held.rows else 0), held.token, worker=me)
             settle = Park("stuck", None, None, msgspec.json.encode(waits))
             commits.append(Commit(held.key, held.token, [row], settle, done=[one.id for one in held.mail]))
             own = tracing.of_execution("", held.key, await self._began(held))
