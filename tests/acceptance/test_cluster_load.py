@@ -22,8 +22,8 @@ from perdure.core import events as ev
 from perdure.errors import StoreOutdated
 from perdure.stores.postgres import PostgresStore, migrations
 from perdure.stores.sqlite import migrations as files
-from tests.acceptance.cluster import Cluster, Load, check, results, rows_of, until
-from tests.acceptance.cluster_flows import alarm, alone, chain, told
+from tests.acceptance.cluster import Cluster, Load, check, metrics, port_of, results, rows_of, until
+from tests.acceptance.cluster_flows import alarm, alone, chain, elsewhere, told
 from tests.acceptance.conftest import Make
 
 LOCK_PROGRAM = Path(__file__).parent / "lock_process.py"
@@ -157,6 +157,45 @@ def test_a_rolling_restart_under_load_loses_nothing_and_drains(make: Make, redis
                 assert await asyncio.to_thread(replaced.end) == 0, f"it did not drain: {replaced.seen}"
                 await load.reaches(len(load.runs) + 30)
             assert await check(cluster, await load.end()) == 0, "a drained worker leaves nothing half done"
+
+    asyncio.run(main())
+
+
+def test_a_backlog_is_seen_by_its_queue_and_workers_that_come_and_go_with_it_lose_nothing(
+    make: Make, redis_url: str
+) -> None:
+    cluster = make(redis_url, resident=5)
+    [first] = cluster.grow(1, health="127.0.0.1:0", log_level="info")
+    port = port_of(first)
+
+    async def backlog(queue: str = "default") -> float:
+        return (await metrics(port)).get(f'perdure_backlog{{queue="{queue}"}}', 0)
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(90):
+            lost = await app.start(elsewhere)
+            runs = [await app.start(chain, 4, 0.15, id=f"chain-{n}") for n in range(60)]
+
+            async def waits() -> bool:
+                return await backlog() >= 20 and await backlog("nobody") == 1
+
+            await until(waits, "the backlog of the one worker, and that of a queue without any, can be seen")
+            more = await asyncio.to_thread(cluster.grow, 2)
+            load = Load(app, pause=0.05)
+            await load.reaches(10)
+            more[0].signal(signal.SIGTERM)  # there are fewer to do, so one of them goes
+            assert await asyncio.to_thread(more[0].end) == 0
+            await load.reaches(20)
+            more[1].signal(signal.SIGKILL)  # as when its machine is taken away
+            assert await results(runs) == [4] * 60
+            await check(cluster, [*runs, *await load.end()])
+            assert len({call["pid"] for call in cluster.ledger.calls()}) == 3
+
+            async def gone() -> bool:
+                return await backlog() == 0 and await backlog("nobody") == 1
+
+            await until(gone, "what is done is no backlog any more")
+            await lost.cancel(now=True)
 
     asyncio.run(main())
 
