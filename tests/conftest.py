@@ -30,6 +30,7 @@ LONG = (
     "tests/testing/test_simulate.py",
     "tests/flows/test_scenes.py",
     "tests/acceptance/test_cluster_load.py",
+    "tests/acceptance/test_chaos.py",
     "tests/runtime/test_supervisor.py",
     "tests/bench/test_bench.py",
     "tests/testing/test_crashes.py",

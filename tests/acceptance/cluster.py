@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -17,6 +15,7 @@ from perdure import Perdure, Run
 from perdure.core.records import Row
 from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.testing.invariants import check_log, check_who
+from perdure.testing.servers.valkey import new_prefix
 from tests.acceptance.cluster_flows import order
 from tests.cli.processes import Process
 
@@ -25,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 #: Short times, so that what follows a death follows soon.
 SETTINGS: dict[str, Any] = {"lease": 1, "grace": 0.3, "probe": 0.5, "drain": 10}
 T = TypeVar("T")
-_numbers = itertools.count(1)
 
 
 class Cluster:
@@ -37,7 +35,7 @@ class Cluster:
         self.environ: dict[str, str] = {}  # what workers to come find there besides
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.workers: list[Process] = []
-        prefix = {"stream": stream, "stream_prefix": f"t{next(_numbers)}-{os.getpid()}"} if stream else {}
+        prefix = {"stream": stream, "stream_prefix": new_prefix()} if stream else {}
         self.settings = {**SETTINGS, "store": store, **prefix, **settings}
 
     def grow(self, count: int = 1, *options: str, **settings: Any) -> list[Process]:

@@ -115,6 +115,11 @@ async def alarm(moment: float) -> None:
     await asyncio.sleep(moment - workflow.now().timestamp())
 
 
+@workflow(name="fleet_elsewhere", queue="nobody")
+async def elsewhere() -> None:
+    """On a queue that no worker serves."""
+
+
 @workflow
 async def alone(seconds: float) -> None:
     await stay(seconds)

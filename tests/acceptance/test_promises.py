@@ -59,6 +59,15 @@ Of workers:
 | a worker claims pending messages | tests/streams/test_redis.py::test_what_a_dead_worker_was_given_goes_to_another_one |
 | workers are coordinated by locks | tests/acceptance/test_promises.py::test_workers_share_what_only_one_may_use_by_a_lock |
 | workers recover from failure, and reclaim | tests/acceptance/test_cluster.py::test_what_a_killed_worker_held_is_taken_over_when_its_lease_is_over |
+
+Of all of it at once, restarts, parallel work, repeated calls, rivals for a lock, deaths and take-overs:
+
+| promise | shown by |
+|---|---|
+| in the simulation, many faults at once | tests/testing/test_simulate.py::test_the_engine_keeps_its_promises_under_faults |
+| in the simulation, each kind of fault alone | tests/testing/test_simulate.py::test_the_engine_survives_each_kind_of_fault_alone |
+| in the simulation, rivals for one lock | tests/testing/test_simulate.py::test_rivals_for_one_lock_are_let_in_one_after_the_other_whatever_fails |
+| at real servers and processes | tests/acceptance/test_chaos.py::test_every_promise_is_kept_under |
 """  # noqa: E501 - a table has long lines
 
 from __future__ import annotations

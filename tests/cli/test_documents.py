@@ -14,7 +14,7 @@ do:
         - yes: {when: '${ . | length > 100 }', then: end}
   - tell: {set: {told: '${ . }'}}
 """
-BAD = PARCEL.replace("PT1H", "P1M").replace("then: end", "then: nowhere")
+BAD = PARCEL.replace("PT1H", "P1H").replace("then: end", "then: nowhere")
 
 
 def write(shop: Shop, text: str) -> str:
@@ -30,7 +30,7 @@ def test_a_document_is_checked_and_published(shop: Shop) -> None:
 
 def test_all_that_is_wrong_with_a_document_is_told(shop: Shop) -> None:
     told = " ".join(shop.run("validate", write(shop, BAD), "--code", "shop.py", code=1).output.split())
-    assert "/do/1/nap/wait" in told and "no fixed length" in told
+    assert "/do/1/nap/wait" in told and "is not a duration" in told
     assert "/do/2/far/switch/0/yes/then" in told
 
 

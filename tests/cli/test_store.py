@@ -39,6 +39,7 @@ def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch)
         "name": "lease",
         "variable": "PERDURE_LEASE",
         "older": [],
+        "type": "duration",
         "value": 30.0,
         "default": 10.0,
         "source": "environment",
@@ -47,7 +48,11 @@ def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch)
     }
     assert (data["store"]["value"], data["store"]["source"]) == (shop.store, "given")
     assert (data["grace"]["source"], data["grace"]["place"]) == ("default", "")
-    line = next(line for line in shop.out("config").splitlines() if line.startswith("PERDURE_LEASE"))
+    lines = shop.out("config").splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("PERDURE_")] == [
+        one["variable"] for one in data.values()
+    ]
+    line = next(line for line in lines if line.startswith("PERDURE_LEASE"))
     assert line.split()[:3] == ["PERDURE_LEASE", "30.0", "environment"]
 
 

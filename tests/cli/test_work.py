@@ -148,6 +148,15 @@ def test_a_worker_needs_code_and_a_store(shop: Shop) -> None:
     assert shop.run("worker", "shop.py", "--concurrency", "0", code=2).stderr
 
 
+@pytest.mark.parametrize("words", [("worker", "shop.py"), ("serve", "shop.py", "--port", "0"), ("dev", "shop.py")])
+def test_a_mistake_in_the_settings_stops_the_start(shop: Shop, words: tuple[str, ...]) -> None:
+    with shop.process(*words, PERDURE_LEASE="long", PERDURE_LEESE="3s", WORKER_CONCURRENCY="many") as process:
+        assert process.end() == 2
+    said = "".join(process.seen)
+    assert all(name in said for name in ("PERDURE_LEASE", "PERDURE_LEESE", "WORKER_CONCURRENCY"))
+    assert "ready" not in said
+
+
 def test_a_start_that_waits_ends_cleanly_when_interrupted(gated: Shop) -> None:
     with gated.process("worker", "shop.py", "--json") as worker:
         worker.line('"ready"')

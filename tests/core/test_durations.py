@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from perdure.core.durations import LONGEST, micros, seconds, show
+from perdure.core.durations import LONGEST, micros, seconds, show, span
 from perdure.errors import InvalidValue
 
 DAY = 86_400_000_000
@@ -116,3 +117,68 @@ def test_never_rounds_down(value: float) -> None:
 def test_what_is_shown_can_be_read(count: int) -> None:
     assert 0 <= count - micros(show(count)) <= count / 24 + 1
     assert show(-count) == ("-" if count else "") + show(count)
+
+
+# Of documents: years and months are those of the calendar.
+
+#: As the schema of the Serverless Workflow specification, version 1.0.3, has it.
+SCHEMA = (
+    r"^P(?!$)(\d+(?:\.\d+)?Y)?(\d+(?:\.\d+)?M)?(\d+(?:\.\d+)?W)?(\d+(?:\.\d+)?D)?"
+    r"(T(?=\d)(\d+(?:\.\d+)?H)?(\d+(?:\.\d+)?M)?(\d+(?:\.\d+)?S)?)?$"
+)
+PARTS = st.none() | st.integers(0, 99).map(str) | st.decimals(0, 99, places=2).map(str)
+
+
+def at(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1e6)
+
+
+@given(st.tuples(*[PARTS] * 7), st.integers(0, 4_000_000_000_000_000))
+def test_every_form_of_the_schema_is_a_span(parts: tuple[str | None, ...], start: int) -> None:
+    said = [f"{part}{unit}" if part is not None else "" for part, unit in zip(parts, "YMWDHMS", strict=True)]
+    text = f"P{''.join(said[:4])}{'T' if any(said[4:]) else ''}{''.join(said[4:])}"
+    if not re.match(SCHEMA, text):
+        assert text == "P"
+        return
+    least = (12 * 28, 28, 7, 1, 1 / 24, 1 / 1440, 1 / 86400)
+    most = (12 * 31, 31, *least[2:])
+    low, high = (sum(float(part or 0) * days for part, days in zip(parts, many, strict=True)) for many in (least, most))
+    assert low * DAY - 1 <= span(text, start) <= high * DAY + 2
+
+
+@given(st.text("PYMWDTHS0123456789., -+\n٣", max_size=12) | st.from_regex(SCHEMA))
+def test_what_is_not_of_the_schema_is_no_span(text: str) -> None:
+    fits = re.fullmatch(SCHEMA, text, re.ASCII) is not None and not text.endswith("\n")
+    try:
+        found, why = span(text, 0), ""
+    except InvalidValue as error:
+        found, why = 0, str(error)
+    assert 0 <= found <= LONGEST
+    assert fits == (not why) or "10,000 years" in why or len(text) > 100
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        ("P1M", "2026-01-31T10:00", "2026-02-28T10:00"),
+        ("P1M", "2028-01-31T10:00", "2028-02-29T10:00"),
+        ("P1Y", "2028-02-29T00:00", "2029-02-28T00:00"),
+        ("P13M", "2026-12-15T23:59", "2028-01-15T23:59"),
+        ("P1Y2M3DT4H", "2026-01-01T00:00", "2027-03-04T04:00"),
+        ("P0.5Y", "2026-01-01T00:00", "2026-07-01T00:00"),
+        ("P0.5M", "2026-02-01T00:00", "2026-02-15T00:00"),
+        ("P10Y", "2026-03-01T00:00", "2036-03-01T00:00"),
+        ("P1.5DT2H", "2026-01-01T00:00", "2026-01-02T14:00"),
+        ("P0.5W", "2026-01-01T00:00", "2026-01-04T12:00"),
+        ("P0Y0M", "2026-01-01T00:00", "2026-01-01T00:00"),
+    ],
+)
+def test_months_and_years_follow_the_calendar(text: str, start: str, end: str) -> None:
+    assert at(start) + span(text, at(start)) == at(end)
+
+
+def test_a_span_may_be_as_long_as_any_duration() -> None:
+    assert span("P10000Y", at("2026-05-05T05:05")) == LONGEST
+    for text in ("P10000Y1D", f"P{'9' * 90}M"):
+        with pytest.raises(InvalidValue, match="10,000 years"):
+            span(text, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from perdure.runtime.settings import MEANING, Settings
+from perdure.runtime.settings import MEANING, Settings, type_of
 from perdure.runtime.sources import older, variable
 
 PAGE = Path(__file__).parents[2] / "docs/howto/configuration.md"
@@ -21,7 +21,7 @@ def rows() -> str:
         default = getattr(Settings(), name)
         text = "" if default in ("", None) else f"`{default}`"
         aliases = ", ".join(f"`{alias}`" for alias in older(name))
-        lines.append(f"| `{name}` | `{variable(name)}` | {aliases} | {text} | {meaning} |\n")
+        lines.append(f"| `{name}` | `{variable(name)}` | {aliases} | {type_of(name)} | {text} | {meaning} |\n")
     return "".join(lines)
 
 
@@ -32,4 +32,6 @@ def shown() -> str:
 if __name__ == "__main__":
     page = PAGE.read_text()
     head = page[: page.index("| setting | variable |")]
-    PAGE.write_text(f"{head}| setting | variable | older names | default | meaning |\n|---|---|---|---|---|\n{rows()}")
+    PAGE.write_text(
+        f"{head}| setting | variable | older names | type | default | meaning |\n|---|---|---|---|---|---|\n{rows()}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from typing import Any
 
 import pytest
@@ -326,6 +327,37 @@ async def test_a_raised_error_whose_parts_are_of_the_wrong_type_is_an_error_of_e
 async def test_a_wait_takes_its_time_and_lets_its_input_through(duration: Any, world: World) -> None:
     assert await result(world, {"nap": {"wait": duration}}, {"for": "PT1M30S"}) == {"for": "PT1M30S"}
     assert (world.now().minute, world.now().second) == (1, 30)
+
+
+async def test_a_month_is_one_of_the_calendar_from_the_moment_on_at_which_it_begins(world: World) -> None:
+    tasks = {
+        "first": {"wait": "P1M"},
+        "second": {"wait": "${ .for }"},
+        "third": {"do": listed(never={"wait": "P1Y"}), "timeout": {"after": "P1M"}},
+    }
+    began = world.now()
+    assert began.day == 1, "or months have other lengths than below"
+    found = await failure(world, tasks, {"for": "P1M"})
+    assert (kind(found), found["instance"]) == ("timeout", "/do/2/third")
+    ended = world.now()
+    assert (ended.year * 12 + ended.month) - (began.year * 12 + began.month) == 3
+    assert (ended.day, ended.time()) == (began.day, began.time())
+
+
+async def test_a_timeout_of_months_counts_from_the_start(world: World) -> None:
+    tasks = {"nap": {"wait": "P40D"}, "more": {"wait": "P1Y"}}
+    began = world.now()
+    assert kind(await failure(world, tasks, timeout={"after": "P2M"})) == "timeout"
+    assert (world.now().month - began.month) % 12 == 2
+    assert (world.now().day, world.now().time()) == (began.day, began.time())
+
+
+async def test_tries_in_vain_end_after_a_month_of_the_calendar(world: World) -> None:
+    retry = {"delay": "P1D", "limit": {"duration": "P1M"}}
+    tries = {"try": listed(no={"raise": {"error": {"type": "x:y", "status": 500}}}), "catch": {"retry": retry}}
+    began = world.now()
+    await result(world, {"insist": tries})
+    assert (world.now() - began).days == monthrange(began.year, began.month)[1]
 
 
 async def test_a_wait_for_what_is_no_duration_fails(world: World) -> None:

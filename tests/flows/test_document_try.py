@@ -261,7 +261,7 @@ def test_pauses_follow_the_arithmetic_and_never_exceed_a_day(delay: int, backoff
     policy = Policy(reader, {"delay": {"milliseconds": delay}, "backoff": {backoff: {}}}, "/retry", (), ())
     assert reader.problems == []
     factor = {"constant": 1, "linear": tries, "exponential": 2 ** (tries - 1)}[backoff]
-    assert policy.pause(tries, 0, None, {}) == min(delay * 1000 * factor, 86_400_000_000)
+    assert policy.pause(tries, 0, 0, None, {}) == min(delay * 1000 * factor, 86_400_000_000)
 
 
 async def test_attempts_are_told_also_where_the_error_is_not_caught_in_the_end(world: World) -> None:

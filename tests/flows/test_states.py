@@ -246,6 +246,15 @@ async def test_a_state_has_the_timeout_of_the_workflow_unless_it_has_its_own(wor
     assert await result(world, made) == {}
 
 
+async def test_months_are_those_of_the_calendar_from_the_moment_on_at_which_they_begin(world: World) -> None:
+    began = world.now()
+    made = states(sleep("a", "P1M", transition="b"), sleep("b", "P1Y"), timeouts={"workflowExecTimeout": "P2M"})
+    with pytest.raises(ExecutionFailed):
+        await result(world, made)
+    assert (world.now().month - began.month) % 12 == 2
+    assert (world.now().day, world.now().time()) == (began.day, began.time())
+
+
 async def test_a_branch_that_takes_too_long_is_an_error_of_its_state(world: World) -> None:
     branches = [
         {"name": "slow", "actions": [echoes(sleep={"before": "PT1H"})], "timeouts": {"branchExecTimeout": "PT1M"}},

@@ -182,7 +182,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
             "/timeouts/workflowExecTimeout/runBefore",
             "state 'split'",
         ),
-        ("/timeouts/workflowExecTimeout/duration", "P1M", "/timeouts/workflowExecTimeout/duration", "'P1M' is not"),
+        ("/timeouts/workflowExecTimeout/duration", "P1H", "/timeouts/workflowExecTimeout/duration", "'P1H' is not"),
         ("/retries/0/jitter", 2, "/retries/0/jitter", "a share of the delay from 0 to 1"),
         ("/retries/0/maxAttempts", ..., "/retries/0", "maxAttempts is missing"),
         ("/autoRetries", True, "/states/0/onEvents/0/actions/1/retryableErrors", "with autoRetries: true"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.testing import World
 from perdure.testing.contract import LocksContract
+from perdure.testing.servers.valkey import new_prefix
 
 
 class TestLocksInMemory(LocksContract):
@@ -62,7 +62,7 @@ class TestLocksOnPostgres(LocksContract):
 
 def test_a_deployment_may_keep_its_locks_in_redis(redis_url: str) -> None:
     async def body() -> None:
-        prefix = f"locks-{os.getpid()}"
+        prefix = new_prefix()
         here, there = (Perdure("memory://", stream=redis_url, stream_prefix=prefix, locks="stream") for _ in range(2))
         async with here, there, here.lock("printer", lease="1m"):
             state = await there.lock("printer").look()

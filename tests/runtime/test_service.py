@@ -14,6 +14,8 @@ from perdure.errors import StoreError
 from perdure.runtime import service
 from perdure.runtime.service import serve
 from perdure.runtime.work.worker import Worker
+from perdure.stores.memory import MemoryStore
+from perdure.streams.memory import MemoryStream
 
 began = asyncio.Event()
 gate = asyncio.Event()
@@ -169,3 +171,22 @@ def test_run_leaves_what_does_not_want_to_end(tmp_path: Path, monkeypatch: pytes
 
     service.run(app, ready=ready, leave=leave)
     assert left == [0]
+
+
+def test_calls_that_come_first_at_the_same_time_connect_once() -> None:
+    class Counting(MemoryStore):
+        opened = 0
+
+        async def open(self) -> None:
+            self.opened += 1
+            await asyncio.sleep(0)
+            await super().open()
+
+    async def main() -> None:
+        store = Counting()
+        app = Perdure(store, stream=MemoryStream())  # nobody has opened it
+        await asyncio.gather(*(app.start(passes, id=f"run-{n}") for n in range(5)))
+        await app.close()
+        assert store.opened == 1
+
+    asyncio.run(main())

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Perdure, Settings
 from perdure.errors import SettingsError
-from perdure.runtime.settings import MEANING, explain, load, look
+from perdure.runtime.settings import MEANING, explain, load, look, type_of
 from perdure.runtime.sources import KINDS, OLDER
 from perdure.runtime.urls import connect, redacted
 
@@ -117,6 +117,31 @@ def test_an_unknown_variable_and_an_unknown_argument_are_refused() -> None:
 def test_a_value_of_the_wrong_type_is_refused_with_its_line(folder: Path, line: str) -> None:
     (folder / "perdure.toml").write_text(f"grace = 1\n{line}\n")
     assert re.match(rf"perdure\.toml:2: {line.split(maxsplit=1)[0]} cannot be .*: ", refused())
+
+
+#: By type, what a setting of it cannot be: as a variable, and in a file.
+WRONG = {
+    "duration": (["long", "-1s", "1 month"], ['"long"', "-1", "true", "[1]"]),
+    "whole number": (["many", "1.5", "-1", ""], ['"7"', "1.5", "true", "-1"]),
+    "number": (["many", "nan", "-1"], ['"many"', "true", "-1"]),
+    "true or false": (["maybe", "2", ""], ['"true"', "1"]),
+    "text": ([], ["7", "true", "['a']"]),
+}
+
+
+def test_every_setting_refuses_what_is_not_of_its_type(folder: Path) -> None:
+    for name in MEANING:
+        words, values = WRONG.get(type_of(name), (["another", ""], ['"another"', "7"]))
+        for word in words:
+            assert refused({f"PERDURE_{name.upper()}": word}).startswith(f"PERDURE_{name.upper()} cannot be ")
+        for value in values:
+            (folder / "perdure.toml").write_text(f"{name} = {value}\n")
+            assert refused().startswith(f"perdure.toml:1: {name} cannot be ")
+
+
+def test_a_worker_of_no_queue_is_a_mistake() -> None:
+    for word in ("", " , "):
+        assert refused({"PERDURE_QUEUES": word}).startswith(f"PERDURE_QUEUES cannot be {word!r}")
 
 
 def test_what_is_no_toml_is_refused_with_its_line(folder: Path) -> None:

@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextvars import copy_context
 from random import Random
 
 import pytest
 
 from perdure import action, event, workflow
-from perdure.errors import UsageError
+from perdure.errors import LockLost, LockTaken, StoreError, UsageError
 from perdure.testing import SimulationFailed, World, programs, run, simulate
+from perdure.testing.machine import Client
 from perdure.testing.programs import ANY, Sink
-from perdure.testing.simulation import Report
+from perdure.testing.simulation import Report, Simulation
 from perdure.testing.swarm import FAULTS, draw_swarm
+from perdure.testing.workloads import Stage
 
 SEEDS = int(os.environ.get("PERDURE_TEST_SEEDS", "60"))
 done: Counter[str] = Counter()
@@ -160,3 +163,86 @@ def test_the_model_knows_what_it_cannot_know():
     assert not programs.agrees([[1, "x"]], [[2, ANY]])
     assert not programs.agrees([[1]], [[1, ANY]])
     assert programs.predict([[[{"do": "fail", "name": "f"}]]]) is None
+
+
+# Locks.
+
+
+class Rivals:
+    """Processes that want one lock, and are stopped for longer than its lease, or killed, while they have it."""
+
+    patience = 300.0
+    count, turns = 4, 5
+
+    def __init__(self) -> None:
+        self.came: list[tuple[str, int]] = []  # who was let in, under which fence
+        self.inside: set[tuple[str, int]] = set()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.dead: list[Client] = []
+        self.done = 0
+        self.struck = 0
+        self.refused = 0  # by the resource, which compares fences
+        self.met = 0  # two were inside at once
+
+    async def drive(self, stage: Stage) -> None:
+        random = stage.random("rivals")
+        self.outside = copy_context()  # what is set off inside a process stops with it
+        for number in range(self.count):
+            self._employ(stage, random, f"rival-{number}", self.turns)
+
+    def _employ(self, stage: Stage, random: Random, name: str, turns: int) -> None:
+        client = stage.client(name)
+        self.tasks.append(client.process.spawn(self._rival(stage, client, random, name, turns)))
+
+    async def _rival(self, stage: Stage, client: Client, random: Random, name: str, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        while turns:
+            try:
+                async with client.lock("gate", lease=2, wait=30) as lock:
+                    mine = name, lock.fence
+                    self.came.append(mine)
+                    self.met += bool(self.inside)
+                    self.inside.add(mine)
+                    try:
+                        # Not one more line of it runs until it goes on, or ever.
+                        if (fate := random.random()) < 0.15:
+                            self.struck += 1
+                            client.process.stop()
+                            loop.call_later(random.choice((1.0, 5.0)), client.process.cont, context=self.outside)
+                        elif fate < 0.25:
+                            self.struck += 1
+                            self.inside.discard(mine)
+                            self.dead.append(client)
+                            self._employ(stage, random, f"{name}+", turns)
+                            client.process.kill()
+                        await asyncio.sleep(random.choice((0.1, 1.0, 3.0)))
+                        highest = max(fence for _, fence in self.came)
+                        self.refused += lock.fence < highest
+                        turns -= lock.fence == highest
+                        self.done += lock.fence == highest
+                    finally:
+                        self.inside.discard(mine)
+            except (LockTaken, LockLost, StoreError):
+                await asyncio.sleep(0.1)
+
+    async def finish(self, stage: Stage) -> bool:
+        if self.done < self.count * self.turns:
+            return False
+        while self.dead:
+            await self.dead.pop().process.bury()
+        return True
+
+    async def verify(self, stage: Stage) -> None:
+        fences = [fence for _, fence in self.came]
+        assert len(fences) == len(set(fences)), f"lock: two were let in under one fence: {self.came}"
+        assert not self.met or self.struck, "lock: two were inside, and nobody had been stopped"
+
+
+def test_rivals_for_one_lock_are_let_in_one_after_the_other_whatever_fails() -> None:
+    refused = 0
+    for seed in range(20):
+        rivals = Rivals()
+        run(Simulation(seed, rivals).play(), seed=seed)
+        assert rivals.done == rivals.count * rivals.turns
+        refused += rivals.refused
+    assert refused, "nobody was stopped for so long that only its fence kept it from doing harm"

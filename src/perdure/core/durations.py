@@ -1,14 +1,16 @@
 """The one way to read durations: numbers of seconds, timedeltas, "1h30m" and ISO 8601, all to integer microseconds.
 
 Rules kept here: exact arithmetic, rounded up, so that no timer fires early; a text that is not clearly one duration is
-refused, never guessed; a year or a month has no fixed length and is refused too.
+refused, never guessed; a year or a month has no fixed length and is refused too, except by `span`, which is told when
+it begins.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from calendar import monthrange
+from datetime import date, timedelta
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -41,6 +43,19 @@ _ISO = re.compile(
     + "".join(map(_ISO_PART.format, "HMS"))
     + ")?"
 )
+#: The durations of the Serverless Workflow specification, as its schema has them.
+_SPAN = re.compile(
+    r"P(?!$)"
+    + "".join(map(r"(?:(\d+(?:\.\d+)?){})?".format, "YMWD"))
+    + r"(?:T(?=\d)"
+    + "".join(map(r"(?:(\d+(?:\.\d+)?){})?".format, "HMS"))
+    + ")?",
+    re.ASCII,
+)
+_DAY = _UNITS["d"]
+_EPOCH = date(1970, 1, 1).toordinal()
+#: The calendar repeats itself after so many years, which are so many days.
+_CYCLE, _CYCLE_DAYS = 400, 146_097
 _EXAMPLES = "give seconds as a number, a timedelta, or a text such as '30s', '250ms', '1h30m', '2 days', 'PT24H'"
 _NO_LENGTH = "a year or a month has no fixed length; give days"
 
@@ -72,6 +87,39 @@ def micros(value: Duration, *, negative: bool = False) -> int:
     if result < 0 and not negative:
         raise _refused(value, "it is negative")
     return result
+
+
+def span(text: str, start: int) -> int:
+    """A duration as documents have it, in microseconds: its years and months are those of the calendar from `start` on.
+
+    All parts may have fractions; that of a month is a share of the month that follows. All days are those of UTC.
+
+    >>> span("P1M", 0) // 86_400_000_000, span("P1M", span("P1M", 0)) // 86_400_000_000, span("P1.5DT0.5H", 0)
+    (31, 28, 131400000000)
+    """
+    found = _SPAN.fullmatch(text) if len(text) <= 100 else None
+    if found is None:
+        raise _refused(text, "give one such as 'PT30S', 'P1DT12H', 'P2W' or 'P1Y6M'")
+    years, months, *rest = (Fraction(part or 0) for part in found.groups())
+    whole, part = divmod(years * 12 + months, 1)
+    total = sum((count * _UNITS[unit] for count, unit in zip(rest, "wdhms", strict=True)), Fraction())
+    if whole or part:
+        begin = _later(start, whole)
+        total += begin - start + part * (_later(start, whole + 1) - begin)
+    if total > LONGEST:
+        raise _refused(text, "it is longer than 10,000 years")
+    return math.ceil(total)
+
+
+def _later(moment: int, months: int) -> int:
+    """The same day and time so many months later, or the last day of that month where it is shorter."""
+    days, time = divmod(moment, _DAY)
+    day = date.fromordinal(days + _EPOCH)
+    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
+    cycles, year = divmod(year, _CYCLE)
+    last = monthrange(year + _CYCLE, month + 1)[1]
+    moved = date(year + _CYCLE, month + 1, min(day.day, last)).toordinal() + (cycles - 1) * _CYCLE_DAYS
+    return (moved - _EPOCH) * _DAY + time
 
 
 def seconds(value: Duration, *, negative: bool = False) -> float:

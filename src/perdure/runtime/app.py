@@ -141,6 +141,7 @@ class Perdure:
         self.tasks = Tasks(self)
         self._opened: asyncio.AbstractEventLoop | None = None
         self._opened_by: int | None = None
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._ends = Ends(self.settings.grace)
         self._listener = Listener(self.stream, self._ends)
         self._writes = Writes(self.store, self.stream, self._grace, self.settings.group)
@@ -155,9 +156,17 @@ class Perdure:
     # Opening and closing.
 
     async def open(self) -> None:
-        """Connect; done by the first call if you do not."""
-        if self._opened is asyncio.get_running_loop():
+        """Connect; done by the first call if you do not, once for all that come at the same time."""
+        loop = asyncio.get_running_loop()
+        if self._opened is loop:
             return
+        if self._opening is None or self._opening[0] is not loop:
+            self._opening = loop, asyncio.Lock()
+        async with self._opening[1]:
+            if self._opened is not loop:
+                await self._open()
+
+    async def _open(self) -> None:
         if self._opened_by not in (None, os.getpid()):
             raise UsageError(
                 "this application was open when its process forked: open it after the fork, in each process"

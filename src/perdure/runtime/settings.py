@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     keyring: str = ""
     keyring_masters: str = ""
     searchable: str = ""
-    queues: str = "default"
+    queues: Annotated[str, Meta(pattern=r"[^\s,]")] = "default"
     processes: Count = 1
     lease: Seconds = 10.0
     grace: Seconds = 2.0
@@ -192,6 +192,7 @@ class Explained(Struct, frozen=True):
     name: str
     variable: str
     older: tuple[str, ...]
+    type: str
     value: Any
     default: Any
     source: Source
@@ -226,6 +227,7 @@ def explain(found: Found) -> list[Explained]:
             name=name,
             variable=sources.variable(name),
             older=sources.older(name),
+            type=type_of(name),
             value=shown(getattr(settings, name)),
             default=shown(getattr(defaults, name)),
             source=said.source if (said := found.origins.get(name)) is not None else "default",
@@ -261,6 +263,23 @@ def look(environ: Mapping[str, str] | None = None, **chosen: Any) -> Found:
 def _kinds() -> dict[str, Any]:
     """The type of every setting. To find them takes milliseconds, and tests make very many applications."""
     return {field.name: field.type for field in msgspec.structs.fields(Settings)}
+
+
+_TYPES: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def type_of(name: str) -> str:
+    """What values a setting takes, for people.
+
+    >>> type_of("lease"), type_of("resident"), type_of("log_format")
+    ('duration', 'whole number', 'console or json')
+    """
+    kind = _kinds()[name]
+    if kind is Seconds or Seconds in get_args(kind):
+        return "duration"
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    return _TYPES[get_args(kind)[0] if get_origin(kind) is Annotated else kind]
 
 
 def _take(found: Found, layer: Iterable[Said]) -> None:

@@ -104,7 +104,7 @@ class WaitStep(Step):
 
     async def work(self, course: Course, given: Any, see: See, scope: Scope) -> Left:
         resumed = course.take_up()
-        due = course.now + self.length.of(given, see) if resumed is None else resumed.due
+        due = course.now + self.length.of(given, see, course.now) if resumed is None else resumed.due
         with course.resting(self.at, due):
             await asyncio.sleep(max(0, due - course.now) / 1e6)
         return Left(given)

@@ -148,7 +148,8 @@ class Plan:
     def _left(self, course: Course) -> float | None:
         """The seconds that it may still take."""
         try:
-            limit = None if self._limit is None else self._limit.of(course.input, course.about) / 1e6
+            began = course.running.began
+            limit = None if self._limit is None else self._limit.of(course.input, course.about, began) / 1e6
         except InvalidValue as error:
             raise fault_of(error, "/timeout") from None
         return None if limit is None else max(0.0, limit - course.running.loop.time())

@@ -140,7 +140,7 @@ class Step:
     async def _passage(self, course: Course, given: Any, see: dict[str, Any], scope: Scope, open: Open) -> Left:
         deadline = open.deadline
         if self._limit is not None and deadline is None:
-            deadline = course.now + self._limit.of(given, see)
+            deadline = course.now + self._limit.of(given, see, course.now)
         after = None if deadline is None else max(0, deadline - course.now) / 1e6
         if self.rests and course.standing is not None:
             course.standing = structs.replace(course.standing, open=structs.replace(open, deadline=deadline))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.core import jq
-from perdure.core.durations import LONGEST, micros
+from perdure.core.durations import LONGEST, span
 from perdure.errors import ExpressionError, InvalidValue
 
 #: What expressions may name: before the input of a task is made, in the task, and about its output.
@@ -67,22 +67,22 @@ class Length:
     def __init__(self, value: Any, names: Sequence[str]) -> None:
         self._value = Value(value, names)
         if not (isinstance(value, str) and "${" in value):
-            length(value)
+            length(value, 0)
 
-    def of(self, data: Any, see: See) -> int:
-        """In microseconds."""
+    def of(self, data: Any, see: See, start: int) -> int:
+        """In microseconds, from this moment on."""
         try:
-            return length(self._value.of(data, see))
+            return length(self._value.of(data, see), start)
         except ExpressionError:
             raise
         except InvalidValue as error:
             raise ExpressionError(str(error)) from None
 
 
-def length(value: Any) -> int:
-    """A duration in microseconds, or InvalidValue.
+def length(value: Any, start: int) -> int:
+    """A duration from a moment on in microseconds, or InvalidValue.
 
-    >>> length({"minutes": 1, "milliseconds": 500}), length("PT1.5S")
+    >>> length({"minutes": 1, "milliseconds": 500}, 0), length("PT1.5S", 0)
     (60500000, 1500000)
     """
     if isinstance(value, Mapping):
@@ -93,7 +93,7 @@ def length(value: Any) -> int:
             raise InvalidValue("this is not a duration: it is longer than 10,000 years")
         return total
     if isinstance(value, str) and value.startswith("P"):
-        return micros(value)
+        return span(value, start)
     raise InvalidValue(
         f"{str(value)[:80]!r} is not a duration: give one such as PT30S, or an object such as seconds: 30"
     )

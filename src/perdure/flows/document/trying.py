@@ -57,14 +57,16 @@ class TryStep(Step):
                 if not self._catches(error, given, seen):
                     error.tries = tries
                     raise
-                pause = None if self.retry is None else self.retry.pause(tries, course.now - began, given, seen)
+                pause = None if self.retry is None else self.retry.pause(tries, began, course.now, given, seen)
                 if pause is None:
                     return await self._instead(course, given, scope, error, tries)
             tries += 1
             await asyncio.sleep(pause / 1e6)
 
     async def _try(self, course: Course, given: Any, see: See, scope: Scope) -> Any:
-        each = None if self.retry is None or self.retry.each is None else self.retry.each.of(given, see) / 1e6
+        each = (
+            None if self.retry is None or self.retry.each is None else self.retry.each.of(given, see, course.now) / 1e6
+        )
         return await within(each, f"an attempt of {self.name}", self.at, self.tasks.run(course, given, scope))
 
     def _catches(self, error: Fault, given: Any, see: See) -> bool:
@@ -109,7 +111,7 @@ class Policy:
         self.least = reader.length(jitter.get("from", "PT0S"), f"{at}/jitter/from", names)
         self.most = reader.length(jitter.get("to", "PT0S"), f"{at}/jitter/to", names)
 
-    def pause(self, tries: int, spent: int, given: Any, see: See) -> int | None:
+    def pause(self, tries: int, began: int, now: int, given: Any, see: See) -> int | None:
         """How long to wait before the next try, in microseconds; None if there is none."""
         if self.when is not None and not self.when.true(given, see):
             return None
@@ -117,16 +119,16 @@ class Policy:
             return None
         if self.count is not None and tries >= self.count:
             return None
-        pause = min(self._grown(tries, given, see), LONGEST)
-        least, most = self.least.of(given, see), self.most.of(given, see)
+        pause = min(self._grown(tries, now, given, see), LONGEST)
+        least, most = self.least.of(given, see, now), self.most.of(given, see, now)
         if most > least or least:
             pause += round(workflow.random().uniform(least, max(least, most)))
-        if self.total is not None and spent + pause > self.total.of(given, see):
+        if self.total is not None and now - began + pause > self.total.of(given, see, began):
             return None
         return pause
 
-    def _grown(self, tries: int, given: Any, see: See) -> int:
-        base = self.delay.of(given, see) if self.delay is not None else FIRST if self.backoff != "constant" else 0
+    def _grown(self, tries: int, now: int, given: Any, see: See) -> int:
+        base = self.delay.of(given, see, now) if self.delay is not None else FIRST if self.backoff != "constant" else 0
         match self.backoff:
             case "linear":
                 return base * tries

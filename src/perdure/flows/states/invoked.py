@@ -97,7 +97,7 @@ class Exchange(Invoked):
         await self._trigger.emit(given, course)
         if not self._waits or self._result is None:
             return None
-        limit = seconds(self._limit, given, course.names)
+        limit = seconds(self._limit, given, course)
         answer = await in_time(limit, course, [self._result])
         if answer is None:
             raise fault("timeout", f"event {self._result.name} did not come within {limit:g} s", self._at)

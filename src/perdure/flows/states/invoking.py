@@ -102,7 +102,7 @@ class Invocation:
         tries = 1
         while True:
             try:
-                limit = seconds(self._limit, given, course.names)
+                limit = seconds(self._limit, given, course)
                 return await within(limit, "the action", self.at, self._what.invoke(course, given)), tries
             except Exception as error:
                 found = fault_of(error, self.at)
@@ -122,7 +122,7 @@ class Invocation:
 
 async def _sleep(length: Length | None, given: Any, course: Course) -> None:
     if length is not None:
-        await asyncio.sleep(length.of(given, course.names) / 1e6)
+        await asyncio.sleep(length.of(given, course.names, course.now) / 1e6)
 
 
 class Invocations:

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from perdure.flows.document.terms import Length, See
+from perdure.flows.document.terms import Length
+from perdure.flows.states.course import Course
 from perdure.flows.states.reader import StatesReader
 
 _FIELDS = {
@@ -46,5 +47,7 @@ def _total(reader: StatesReader, value: Any, at: str) -> Length | None:
     return reader.duration(body.get("total"), f"{at}/total")
 
 
-def seconds(limit: Length | None, data: Any, see: See) -> float | None:
-    return None if limit is None else limit.of(data, see) / 1e6
+def seconds(limit: Length | None, data: Any, course: Course, since: float | None = None) -> float | None:
+    """How long that is from now on, or from another time of the loop on."""
+    start = course.now if since is None else course.running.began + round(since * 1e6)
+    return None if limit is None else limit.of(data, course.names, start) / 1e6

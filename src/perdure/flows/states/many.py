@@ -42,7 +42,7 @@ class Branch:
     async def run(self, course: Course, data: Data, state: State) -> Data:
         course.note(NodeStarted(self.path, course.encoded(data.value, self.path)))
         try:
-            limit = seconds(self._limits.branch, data.value, course.names)
+            limit = seconds(self._limits.branch, data.value, course)
             await within(limit, f"branch {self.name}", self.at, self.actions.run(course, data, state.scope))
             course.settle(NodeSettled(self.path, output=course.encoded(data.value, self.path)))
         except asyncio.CancelledError:

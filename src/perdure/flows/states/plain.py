@@ -47,7 +47,7 @@ class Sleep(State):
         self.length = reader.length(self.body.get("duration", "PT0S"), f"{self.at}/duration", NAMES)
 
     async def work(self, course: Course, data: Data) -> Way | None:
-        await asyncio.sleep(self.length.of(data.value, course.names) / 1e6)
+        await asyncio.sleep(self.length.of(data.value, course.names, course.now) / 1e6)
         return None
 
 
@@ -119,7 +119,7 @@ class Switch(State):
             if test.true(data.value, course.names):
                 return way
         if self.events:
-            limit = seconds(self.limits.event, data.value, course.names)
+            limit = seconds(self.limits.event, data.value, course)
             came = await in_time(limit, course, [event for event, _, _ in self.events])
             if came is not None:
                 found, told = came

@@ -159,7 +159,7 @@ class Plan:
     async def _live(self, course: Course, position: Position) -> Any:
         limit = position.limit
         if limit is None:
-            limit = seconds(self._limit, position.data, course.names)
+            limit = seconds(self._limit, position.data, course, position.since)
         due = None if limit is None else position.since + limit
         try:
             way, data = await self._in_time(course, position, due)
@@ -240,7 +240,7 @@ class Plan:
     async def _follow(self, course: Course, follower: Follower, data: Any) -> Any:
         try:
             input = follower.input(data, course)
-            limit = seconds(follower.limit, data, course.names)
+            limit = seconds(follower.limit, data, course)
         except Exception as error:
             raise fault_of(error, "/end") from None
         if follower.workflow == self.name and follower.version in (None, self.label):

@@ -91,8 +91,8 @@ class StatesReader(Reader):
         return None if value is None else self.length(value, at, NAMES)
 
     def micros(self, value: Any, at: str) -> int:
-        """A duration that is known now."""
-        return self._made(lambda: length(value), at) or 0
+        """A duration that is known now, whenever it begins: of what never lasts as long as a month."""
+        return self._made(lambda: length(value, 0), at) or 0
 
     def number(self, value: Any, at: str) -> float:
         """A number from 0 on; it may be written as a text."""

@@ -96,7 +96,7 @@ class State:
         try:
             if self._input is not None:
                 data.value = self._input.of(raw, course.names)
-            limit = seconds(self.limits.state, data.value, course.names)
+            limit = seconds(self.limits.state, data.value, course)
             way = await within(limit, f"state {self.name}", self.at, self.work(course, data))
             output = data.value if self._output is None else self._output.of(data.value, course.names)
             course.settle(NodeSettled(self.path, output=course.encoded(output, self.path)))

