@@ -127,9 +127,9 @@ def test_a_step_of_a_resident_execution_writes_into_its_log_and_nowhere_else(pos
     """Head and wake row are the same version of the same row from the first step to the last."""
     schema = postgres.partition("schema=")[2].partition("&")[0]
     rows = (
-        "select h.xmin::text, h.ctid::text, w.xmin::text, w.ctid::text, (select count(*) from {0}.messages)"
-        ' from "{0}".heads h join "{0}".wakes w using (key) where key = $1'
-    ).format(schema)
+        f'select h.xmin::text, h.ctid::text, w.xmin::text, w.ctid::text, (select count(*) from "{schema}".messages)'
+        f' from "{schema}".heads h join "{schema}".wakes w using (key) where key = $1'
+    )
 
     async def scenario() -> None:
         connection = await asyncpg.connect(postgres.partition("?")[0])
