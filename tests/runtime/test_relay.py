@@ -7,9 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+import asyncpg
+import pytest
+
 from perdure import Perdure, workflow
 from perdure.core.records import Due
 from perdure.stores.memory import MemoryStore
+from perdure.stores.postgres.address import read_address
 from perdure.streams.memory import MemoryStream
 
 
@@ -71,3 +75,29 @@ def test_a_worker_at_rest_asks_when_and_not_what() -> None:
     count = asyncio.run(scenario())
     assert count["claim"] == 0
     assert 5 <= count["next_due"] <= 11, "the pause between two looks is a setting"
+
+
+@pytest.mark.parametrize("hours", [-24, 1])
+def test_the_clock_of_the_database_decides_and_that_of_the_worker_does_not_matter(postgres: str, hours: int) -> None:
+    address = read_address(postgres)
+
+    async def scenario() -> None:
+        async with Perdure(postgres):
+            connection = await asyncpg.connect(address.dsn)
+            await connection.execute(
+                f'create or replace function "{address.schema}".now_us() returns bigint language sql volatile as'
+                f" $$ select ((extract(epoch from clock_timestamp()) + {hours * 3600}) * 1000000)::bigint $$"
+            )
+            await connection.close()
+        async with Perdure(postgres, linger=0, lease="1s", grace=0.2) as app, app.working():
+            began = time.monotonic()
+            run = await app.start(relayed_nap, 1.2)  # longer than a lease
+            await run.result(timeout=20)
+            took = time.monotonic() - began
+            assert 1.2 <= took < 5, f"it slept for {took:.2f} s"
+            log = await run.log()
+            assert "TakenOver" not in [entry.type for entry in log]
+            for entry in log:
+                assert abs(entry.at.timestamp() - time.time() - hours * 3600) < 30, "the log has the database's time"
+
+    asyncio.run(scenario())
