@@ -51,6 +51,14 @@ def fail_once() -> str:
     return "done"
 
 
+@action(retries=Retry(attempts=3, first=1, jitter=0))
+async def fail_at_first() -> int:
+    note("tried", attempt=action.attempt)
+    if action.attempt == 1:
+        raise RuntimeError("come back later")
+    return action.attempt
+
+
 @workflow(name="fleet_order")
 async def order(number: int) -> str:
     """Four steps, two of them side by side, and a short rest."""
@@ -128,6 +136,11 @@ async def alone(seconds: float) -> None:
 @workflow
 async def stubborn() -> str:
     return await fail_once()
+
+
+@workflow
+async def put_off() -> int:
+    return await fail_at_first()
 
 
 @action

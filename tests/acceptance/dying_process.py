@@ -34,14 +34,30 @@ SETTINGS: dict[str, Any] = {"lease": 0.9, "grace": 0.2, "probe": 0.3, "linger": 
 
 
 async def errand(item: str) -> str:
-    """Actions side by side, an event, a timer, and an action that is longer than a third of the lease."""
+    """Actions side by side, events, a timer, a child, and an action that is longer than a third of the lease."""
     async with asyncio.TaskGroup() as group:
         group.create_task(work("charge"))
         group.create_task(work("reserve"))
     to = await event("address", str)
     await asyncio.sleep(0.05)
     await work("pack", 0.5)
-    return f"{await work('ship')} {item} {to}"
+    wrapped = await children["dying_parcel"](item)
+    name = await event("name", str)
+    return f"{await work('ship')} {wrapped} {name} {to}"
+
+
+async def parcel(item: str) -> str:
+    return f"{await work('wrap')} {item}"
+
+
+#: By name: every process has them on a queue of its own.
+children: dict[str, Any] = {}
+
+
+def declared(**how: Any) -> Any:
+    """The errand and its child as workflows."""
+    children["dying_parcel"] = workflow(parcel, name="dying_parcel", **how)
+    return workflow(errand, name="dying_errand", **how)
 
 
 class Fuse:
@@ -133,11 +149,12 @@ def dying_app(store: str, stream: str, prefix: str, point: str) -> Perdure:
 
 async def live(store: str, stream: str, prefix: str, point: str) -> None:
     """Client and worker in one; the worker whose turn is to release leaves in the middle."""
-    mine = workflow(errand, name="dying_errand", queue=point)
+    mine = declared(queue=point)
     app = dying_app(store, stream, prefix, point)
     async with app, app.working(drain=0):
         run = await app.start(mine, "book", id=point)
         await run.send("address", "Berlin", id="address")
+        await run.send("name", "Ada", id="name")
         if point.startswith("release"):
             while not packing(point):
                 await asyncio.sleep(0.02)

@@ -13,8 +13,9 @@ import pytest
 
 from perdure import Perdure, Run
 from perdure.core import events as ev
+from perdure.errors import SettingsError
 from tests.acceptance.cluster import Cluster, check, metrics, port_of, results, rows_of, types, until
-from tests.acceptance.cluster_flows import both, chain, told, watchful
+from tests.acceptance.cluster_flows import both, chain, put_off, told, watchful
 from tests.acceptance.conftest import Make
 
 #: How a worker notices that it has lost an execution: its write is refused, or its lease is not renewed.
@@ -247,3 +248,60 @@ def test_what_a_killed_worker_held_is_taken_over_when_its_lease_is_over(cluster:
 
     took = asyncio.run(main())
     assert took < 10, f"the lease is 1 s, the take-over came after {took:.2f} s"
+
+
+def test_a_slow_worker_is_not_robbed_while_it_renews(make: Make, redis_url: str) -> None:
+    # Hints that are not confirmed within a tenth of what the action takes would go to somebody else.
+    cluster = make(redis_url, lease=0.8, stream_idle=0.2)
+    cluster.grow(2)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(chain, 1, 2.0)
+            assert await run.result(timeout=20) == 1
+            assert "TakenOver" not in await types(run)
+            assert await check(cluster, [run]) == 0
+
+    asyncio.run(main())
+
+
+def test_a_try_that_was_put_off_is_counted_and_made_by_whoever_is_there_and_not_earlier(cluster: Cluster) -> None:
+    [ann] = cluster.grow()
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(put_off)
+
+            async def failed() -> bool:
+                return "ActionAttempted" in await types(run)
+
+            await until(failed, "the first try has failed")
+            ann.signal(signal.SIGKILL)
+            [bob] = await asyncio.to_thread(cluster.grow)
+            assert await run.result(timeout=20) == 2, "another process knows that it is the second try"
+            first, second = cluster.ledger.of(run)
+            assert [(first["pid"], first["attempt"]), (second["pid"], second["attempt"])] == [
+                (ann.pid, 1),
+                (bob.pid, 2),
+            ]
+            [tried] = [entry for entry in await run.log() if entry.type == "ActionAttempted"]
+            delay = tried.data["due"] / 1e6 - tried.at.timestamp()
+            assert delay == pytest.approx(1, abs=0.05)
+            # Workers and PostgreSQL are on one host here, so their clocks are one.
+            assert second["at"] >= tried.data["due"] / 1e6, "it was made before its time"
+            assert await check(cluster, [run]) == 1
+
+    asyncio.run(main())
+
+
+def test_a_worker_of_another_group_ends_at_once_and_says_why(cluster: Cluster) -> None:
+    cluster.grow()
+    odd = cluster.process("worker", str(cluster.flows), stream_group="others")
+    assert odd.end() not in (0, None)
+    assert any("are read by group 'workers'" in line and "give all processes the same" in line for line in odd.seen)
+
+    async def client() -> None:
+        with pytest.raises(SettingsError, match="group 'others'"):
+            await cluster.app(stream_group="others").open()
+
+    asyncio.run(client())

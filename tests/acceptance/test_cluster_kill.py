@@ -11,12 +11,14 @@ from collections import defaultdict
 
 import pytest
 
-from perdure import ExecutionEnded, workflow
-from perdure.core.records import ENDED
-from perdure.testing.invariants import check_log
-from tests.acceptance.cluster import ROOT, Cluster, rows_of
+from perdure import ExecutionEnded, Perdure
+from perdure.core import events as ev
+from perdure.core.records import ENDED, Query, Row
+from perdure.testing.checks import check_children, check_head, check_replay
+from perdure.testing.invariants import check_log, check_who
+from tests.acceptance.cluster import ROOT, Cluster
 from tests.acceptance.conftest import Make
-from tests.acceptance.dying_process import SETTINGS, errand
+from tests.acceptance.dying_process import SETTINGS, declared
 
 #: What is called, and how often at least in one run: each call is the last one once before and once after its effect.
 CALLS = {
@@ -52,26 +54,51 @@ def die(cluster: Cluster) -> dict[str, int]:
     return ended
 
 
+async def logs(app: Perdure) -> dict[str, list[Row]]:
+    """All that there is."""
+    heads = await app.store.find(Query(tenant=None, limit=1000))
+    return {head.key: await app.store.read(head.key) for head in heads}
+
+
+async def check_all(app: Perdure, before: dict[str, list[Row]]) -> None:
+    """What must be true of every execution, whoever wrote which part of it."""
+    after, now = await logs(app), await app.store.now()
+    for key, rows in after.items():
+        assert rows[: len(before.get(key, []))] == before.get(key, []), f"I7, {key}: what was written has changed"
+        head = await app.store.head(key)
+        assert head is not None
+        check_log(rows, key)
+        check_who(rows, key)
+        check_head(head, rows, now)
+        check_replay(head, rows)
+        check_children(key, rows, after)
+        ids = [row.message_id for row in rows if row.type == ev.NUMBERS[ev.EventReceived]]
+        assert ids == (["address", "name"] if head.parent is None else []), f"I1, I2, I16, {key}: {ids}"
+    assert len(after) == 2 * len(POINTS), "every errand has one parcel"
+
+
 @pytest.mark.parametrize("stream", ["redis", "postgres"])
 def test_killed_at_every_step_the_errand_is_still_run_right(make: Make, redis_url: str, stream: str) -> None:
     cluster = make(redis_url if stream == "redis" else "", **SETTINGS)
     die(cluster)
-    errands = workflow(errand, name="dying_errand")
+    errands = declared()
 
     async def finish(point: str) -> str:
         # A client that got no answer repeats its calls with the same ids.
         run = await app.start(errands, "book", id=point)
-        try:
-            await run.send("address", "Berlin", id="address")
-        except ExecutionEnded:
-            assert (await run.head()).status in ENDED
+        for name, what in (("address", "Berlin"), ("name", "Ada")):
+            try:
+                await run.send(name, what, id=name)
+            except ExecutionEnded:
+                assert (await run.head()).status in ENDED
         return await run.result(timeout=30)
 
     async def main() -> None:
-        async with app, app.working(queues=["default", *POINTS]):
-            assert await asyncio.gather(*map(finish, POINTS)) == ["ship book Berlin"] * len(POINTS)
-            for point in POINTS:
-                check_log(await rows_of(app.get(point)), point)
+        async with app:
+            before = await logs(app)  # nobody works
+            async with app.working(queues=["default", *POINTS]):
+                assert await asyncio.gather(*map(finish, POINTS)) == ["ship wrap book Ada Berlin"] * len(POINTS)
+            await check_all(app, before)
 
     app = cluster.app()
     asyncio.run(main())
@@ -79,4 +106,6 @@ def test_killed_at_every_step_the_errand_is_still_run_right(make: Make, redis_ur
     steps: dict[str, set[str]] = defaultdict(set)
     for call in cluster.ledger.calls():
         steps[call["execution"]].add(call["step"])
-    assert steps == {point: {"charge", "reserve", "pack", "ship"} for point in POINTS}
+    of_errands = [steps.pop(point) for point in POINTS]
+    assert of_errands == [{"charge", "reserve", "pack", "ship"}] * len(POINTS)
+    assert list(steps.values()) == [{"wrap"}] * len(POINTS)

@@ -142,6 +142,30 @@ def test_of_a_hundred_timers_ninety_nine_fire_within_a_tenth_of_a_second_beside_
     asyncio.run(main())
 
 
+def test_four_workers_do_three_times_as_much_as_one(make: Make, redis_url: str) -> None:
+    """Of work that waits for others, so that the places of workers are the limit and not the cores of this machine."""
+    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4)
+    cluster.grow(1)
+
+    async def rate(app: Perdure, name: str, count: int) -> float:
+        began = time.monotonic()
+        runs = [await app.start(chain, 1, 0.3, id=f"{name}-{n}") for n in range(count)]
+        await results(runs)
+        took = time.monotonic() - began
+        assert await check(cluster, runs) == 0
+        return count / took
+
+    async def main() -> tuple[float, float]:
+        async with cluster.app() as app:
+            one = await rate(app, "one", 8)
+            await asyncio.to_thread(cluster.grow, 3)
+            return one, await rate(app, "four", 48)
+
+    one, four = asyncio.run(main())
+    assert four > 3 * one, f"one worker does {one:.1f} a second, four do {four:.1f}"
+    assert len({call["pid"] for call in cluster.ledger.calls()}) == 4
+
+
 def test_a_rolling_restart_under_load_loses_nothing_and_drains(make: Make, redis_url: str) -> None:
     cluster = make(redis_url, lease=3)  # nobody dies, so nobody is to be taken for dead on a busy machine
     old = cluster.grow(2)

@@ -26,7 +26,7 @@ BROKEN = FITTING.replace("receipt = await pay(item)", "receipt = item")
 DEADLY = """
 import os
 
-from perdure import action, workflow
+from perdure import action, event, workflow
 
 
 @action
@@ -35,8 +35,9 @@ async def fall() -> None:
 
 
 @workflow
-async def falling(item: str) -> None:
+async def falling(item: str) -> list[int]:
     await fall()
+    return [await event("note", int) for _ in range(3)]
 """
 HARMLESS = DEADLY.replace("os.kill(os.getpid(), 9)", "pass")
 
@@ -152,7 +153,8 @@ def test_what_kills_its_workers_is_a_dead_letter_and_goes_on_once_mended(shop: S
     shop.file.write_text(DEADLY)
     short = {"PERDURE_LEASE": "300ms", "PERDURE_GRACE": "100ms", "PERDURE_PROBE": "100ms", "PERDURE_LAPSES": "1"}
     shop.out("start", "shop.py", "falling", '"piano"', "--id", "poison")
-    for _ in range(2):
+    for number in (1, 2):
+        shop.out("send", "poison", "note", str(number), "--id", f"note-{number}")
         with Process("worker", "shop.py", "--store", shop.store, cwd=shop.folder, **short) as worker:
             assert worker.end() == -9
     with Process("worker", "shop.py", "--store", shop.store, cwd=shop.folder, **short) as worker:
@@ -161,7 +163,11 @@ def test_what_kills_its_workers_is_a_dead_letter_and_goes_on_once_mended(shop: S
     data = shop.json("dead", "show", "poison")
     assert (data["dead"]["cause"], data["dead"]["lapses"], data["input"]) == ("lapses", 2, ["piano"])
     assert "look into the logs of the workers" in data["mend"]
+    for number in (2, 3):  # one that was accepted before, and one that is new
+        shop.out("send", "poison", "note", str(number), "--id", f"note-{number}")
     shop.file.write_text(HARMLESS)
     shop.json("dead", "redrive", "--cause", "lapses")
     work(shop, "poison")
     assert types(shop, "poison")[-1] == "Completed"
+    assert types(shop, "poison").count("EventReceived") == 3, "every event that was accepted is there once"
+    assert shop.json("show", "poison")["result"] == [1, 2, 3]

@@ -243,6 +243,36 @@ async def test_a_holder_that_was_stopped_does_harm_unless_the_resource_compares_
     assert account.written == written
 
 
+@pytest.mark.parametrize("place", ["postgres", "redis"])
+@pytest.mark.parametrize(("fenced", "written"), [(False, ["second", "first"]), (True, ["second"])])
+def test_on_servers_too_it_is_the_fence_that_keeps_a_stopped_holder_from_doing_harm(
+    postgres: str, redis_url: str, place: str, fenced: bool, written: list[str]
+) -> None:
+    options = {"stream": redis_url, "stream_prefix": new_prefix(), "locks": "stream"} if place == "redis" else {}
+
+    def app() -> Perdure:
+        return Perdure(postgres, **options)
+
+    async def main() -> None:
+        account = Account(fenced)
+        async with app() as here, app() as there:
+            stopped = here.lock("account", lease=0.2)
+            old = await stopped.acquire()
+            assert stopped._renewal is not None
+            stopped._renewal.cancel()  # as a process that is stopped
+            async with there.lock("account", wait=10) as lock:
+                account.write("second", lock.fence)
+            try:
+                account.write("first", old)  # it wakes up and believes that it still has the lock
+            except PermissionError:
+                assert fenced
+            assert not await stopped.release()
+
+        assert account.written == written
+
+    asyncio.run(main())
+
+
 async def test_an_action_takes_a_lock(world: World) -> None:
     most = now = 0
 

@@ -22,6 +22,7 @@ from perdure import (
     Machine,
     On,
     Perdure,
+    Run,
     State,
     event,
     workflow,
@@ -84,13 +85,26 @@ async def test_of_a_mixed_stream_exactly_the_matching_events_arrive(world: World
     async def even() -> list[Any]:
         return [await event("even tick") for _ in range(10)]
 
-    first, second = await app.start(of_shop), await app.start(even)
+    @workflow(name="all-there-is", listens=[Listen("tick"), Listen("end")])
+    async def all_there_is() -> None:
+        await event("end")
+
+    first, second, third = await app.start(of_shop), await app.start(even), await app.start(all_there_is)
     for number in range(20):
         source = "/shop" if number % 4 == 0 else "/elsewhere"
         await app.route(cloud("tick", number, str(number), source))
         await app.route(cloud("tock", number, str(number), source))
     assert await first.result() == [0, 4, 8, 12, 16]
     assert await second.result() == list(range(0, 20, 2))
+    await app.route(cloud("end"))
+    await third.result()
+
+    async def received(run: Run[Any]) -> list[str]:
+        return [entry.data["name"] for entry in await run.log() if entry.type == "EventReceived"]
+
+    assert await received(first) == ["tick"] * 5
+    assert await received(second) == ["even tick"] * 10
+    assert await received(third) == ["tick"] * 20 + ["end"]
 
 
 async def test_an_event_that_nobody_listens_for_says_so(world: World) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -21,7 +22,9 @@ from perdure import (
     workflow,
 )
 from perdure.errors import UsageError
+from perdure.stores.postgres.address import read_address
 from perdure.testing import check_log
+from perdure.testing.proxy import Proxy
 
 Body = Callable[[Perdure, asyncpg.Connection], Awaitable[None]]
 tries: list[str] = []
@@ -184,6 +187,47 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
 async def _taken_over(app: Perdure, key: str) -> None:
     while len(tries) < 2:
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("lost", "times"), [("request", 2), ("reply", 1)])
+def test_a_commit_that_nobody_knows_the_outcome_of_takes_effect_once(
+    postgres: str, lost: Literal["request", "reply"], times: int
+) -> None:
+    """The connection ends with the COMMIT on its way: before the server has it, or with its answer."""
+    wires: list[Proxy] = []
+
+    @action(transactional=True)
+    async def cut_off(what: str) -> str:
+        tries.append(action.key)
+        await action.connection.execute(f"insert into {place[0]} values ($1)", what)
+        if len(tries) == 1:
+            wires[0].cut(lost, at=b"COMMIT")
+        return what
+
+    @workflow
+    async def books_once() -> str:
+        return await cut_off("room")
+
+    async def main() -> None:
+        address = read_address(postgres)
+        server = urlsplit(address.dsn)
+        place[0] = f'"{address.schema}".entries'
+        connection = await asyncpg.connect(address.dsn)
+        async with Proxy(server.hostname or "127.0.0.1", server.port or 5432) as wire:
+            wires.append(wire)
+            there = postgres.replace(f"@{server.hostname}:{server.port}/", f"@127.0.0.1:{wire.port}/")
+            async with Perdure(there, lease=2, grace=0.2) as app, app.working():
+                await connection.execute(f"create table {place[0]} (what text)")
+                run = await app.start(books_once)
+                assert await run.result(timeout=20) == "room"
+                check_log([row async for row in run.rows()], run.key)
+            assert wire.cuts == 1
+        assert (len(tries), len(set(tries))) == (times, 1), "it runs again if nothing was written, and only then"
+        assert await entries(connection) == ["room"]
+        await connection.close()
+
+    tries.clear()
+    asyncio.run(main())
 
 
 def test_a_success_closes_the_circuit_of_a_transactional_action(database: Callable[[Body], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from perdure.core.records import Held, Outcome, Park
 from perdure.errors import (
     InvalidValue,
     OutcomeUnknown,
+    SettingsError,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -72,6 +73,13 @@ async def owner(url: str) -> AsyncIterator[Any]:
         yield connection
     finally:
         await connection.close()
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that a test may do anything to."""
+    with PostgresServer(private=True) as server:
+        yield server
 
 
 # Lost connections
@@ -241,9 +249,9 @@ async def patient(call: Callable[[], Awaitable[Any]]) -> Any:
             pass
 
 
-def test_a_crash_of_the_server_in_mid_load_loses_nothing() -> None:
-    async def scenario(server: PostgresServer) -> None:
-        async with opened(server.address(schema="crash")) as store:
+def test_a_crash_of_the_server_in_mid_load_loses_nothing(own_postgres: PostgresServer) -> None:
+    async def scenario() -> None:
+        async with opened(own_postgres.address(schema="crash")) as store:
             keys = [f"acme/{number}" for number in range(20)]
             await store.start([begin(key) for key in keys], GRACE)
             confirmed = dict.fromkeys(keys, 1)
@@ -262,7 +270,7 @@ def test_a_crash_of_the_server_in_mid_load_loses_nothing() -> None:
             working = [asyncio.create_task(work(key)) for key in keys]
             for _ in range(2):
                 await asyncio.sleep(0.3)
-                await asyncio.to_thread(server.restart, "immediate")
+                await asyncio.to_thread(own_postgres.restart, "immediate")
             await asyncio.sleep(0.3)
             going = False
             await asyncio.gather(*working)
@@ -271,8 +279,33 @@ def test_a_crash_of_the_server_in_mid_load_loses_nothing() -> None:
                 check_log(rows, key)
                 assert rows[-1].version >= confirmed[key] > 1
 
-    with PostgresServer(private=True) as server:
-        asyncio.run(scenario(server))
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_a_server_that_does_not_write_to_its_disk_in_time_is_refused(
+    own_postgres: PostgresServer, setting: str
+) -> None:
+    async def switch(connection: Any, to: str) -> None:
+        await connection.execute(f"alter system set {setting} = {to}")
+        await connection.execute("select pg_reload_conf()")
+        while await connection.fetchval(f"show {setting}") != to:
+            await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        connection = await asyncpg.connect(own_postgres.address())
+        try:
+            await switch(connection, "off")
+            with pytest.raises(SettingsError, match=f"{setting} off: a crash of the server loses"):
+                async with opened(own_postgres.address(schema="careless")):
+                    pass
+        finally:
+            await switch(connection, "on")
+            await connection.close()
+        async with opened(own_postgres.address(schema="careless")):
+            pass
+
+    asyncio.run(scenario())
 
 
 # Locks, limits and values
@@ -315,6 +348,39 @@ def test_a_statement_that_takes_too_long_leaves_nothing_written(postgres: str) -
                 with pytest.raises(StoreUnavailable, match="statement_timeout"):
                     await hand.park(settled())
             assert await hand.park(settled()) == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_in_which_nothing_happens_is_ended_and_what_it_wrote_with_it(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres, idle_timeout=0.2) as stopped, opened(postgres) as other:
+            hand = await begun(stopped)
+            with pytest.raises(StoreError):
+                async with stopped.transaction() as connection:
+                    assert await stopped.commit_in(connection, [await hand.prepare(settled())], GRACE) == ["ok"]
+                    # The process is stopped here: somebody who takes over waits for it, but not for ever.
+                    async with asyncio.timeout(10):
+                        taken = await take(other, me="w1")
+            assert kinds(taken.held.rows) == [Started, TakenOver]
+            assert await taken.commit(settled()) == "ok"
+
+    asyncio.run(scenario())
+
+
+def test_every_session_has_limits(postgres: str) -> None:
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+    async def scenario() -> None:
+        async with opened(postgres, statement_timeout=7, lock_timeout=1.5, idle_timeout=20) as store:
+            hand = await begun(store)
+            await hand.commit(settled())
+            lines = [*store._work._lines, *store._calls._lines]
+            async with store.transaction() as guest:
+                sessions = [guest, *(line._connection for line in lines if line._connection is not None)]
+                for session in sessions:
+                    assert [await session.fetchval(f"show {name}") for name in names] == ["7s", "1500ms", "20s"]
+            assert len(sessions) >= 3
 
     asyncio.run(scenario())
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.core.records import Hint
@@ -16,6 +18,7 @@ from perdure.streams.redis import RedisStream, house, stream as adapter
 from perdure.streams.redis.arrivals import APART, SHARED
 from perdure.streams.redis.hand import STALLED, Entry, Hand
 from perdure.streams.redis.keys import CHANNELS, Keys
+from perdure.streams.redis.reader import Pace
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.valkey import ValkeyServer, new_prefix, private_cluster
 from tests.streams.redis_world import World, got, play, until
@@ -297,6 +300,26 @@ def test_an_idle_process_costs_one_blocked_command(own: ValkeyServer) -> None:
     play(own.url, body)
 
 
+def test_a_batch_is_what_is_read_at_once(own: ValkeyServer) -> None:
+    async def body(world: World) -> None:
+        await world.fill(60)
+        worker = await world.open("w1", "default", batch=25)
+        sizes = [len(await worker.receive(1000))]
+        while sum(sizes) < 50:
+            sizes.append(len(await worker.receive(1000)))
+        assert (await world.pending(), sum(sizes)) == (50, 50), "two batches may be in hand"
+        assert max(sizes) <= 50
+
+    play(own.url, body)
+
+
+def test_settings_reach_the_stream(redis_url: str) -> None:
+    given = {"stream_batch": 7, "stream_block": 0.25, "stream_idle": 33.0, "lease": 4.0}
+    stream = urls.stream(Settings(stream=redis_url, **given))  # type: ignore[arg-type]
+    assert isinstance(stream, RedisStream)
+    assert stream._pace == Pace(batch=7, block=0.25, lease=4.0, idle=33.0)
+
+
 def test_a_short_block_reads_more_often(own: ValkeyServer) -> None:
     async def body(world: World) -> None:
         await world.open("w1", "default", block=0.05)
@@ -400,6 +423,56 @@ def test_what_a_dead_worker_was_given_goes_to_another_one(redis_url: str) -> Non
     play(redis_url, body)
 
 
+def test_what_is_claimed_is_what_lay_idle_for_two_leases_unless_settings_say_otherwise(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        await world.client.xgroup_create(world.queue(), "workers", "0", mkstream=True)
+        await world.fill(2)
+        [(_, entries)] = await world.client.xreadgroup("workers", "dead", {world.queue(): ">"})
+        for (id, _), idle in zip(entries, (19_000, 20_000), strict=True):
+            await world.client.xclaim(world.queue(), "workers", "dead", 0, [id], idle=idle)
+        settings = Settings(stream=redis_url, stream_prefix=world.prefix)
+        assert settings.lease == 10
+        never, first, soon = (
+            urls.stream(one)
+            for one in (
+                msgspec.structs.replace(settings, stream_reclaim=False),
+                settings,
+                msgspec.structs.replace(settings, stream_idle=0.0),
+            )
+        )
+        owners = [await claims(world, one, f"w{number}") for number, one in enumerate((never, first, soon))]
+        assert owners == [[b"dead", b"dead"], [b"dead", b"w1"], [b"w2", b"w2"]]
+
+    async def claims(world: World, stream: Any, me: str) -> list[bytes]:
+        """Whose the entries are when this worker has gone once through what is pending."""
+        await stream.open(me, ["default"])
+        await stream._desk._house.claim()
+        pending = await world.client.xpending_range(world.queue(), "workers", "-", "+", 10)
+        await world.die(stream)
+        return [entry["consumer"] for entry in pending]
+
+    play(redis_url, body)
+
+
+def test_what_a_dead_worker_was_given_is_claimed_within_its_time_and_a_round(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        dead = await world.open("w1", "default", lease=0.5)
+        heir = await world.open("w2", "default", lease=0.5)
+        await heir.publish([Hint("acme/one", "default", away=True)])
+        await until(lambda: given(world))
+        assert await dead.receive(10) == [Hint("acme/one", "default")]
+        began = time.monotonic()
+        await world.die(dead)
+        assert await got(heir) == [Hint("acme/one", "default")]
+        took = time.monotonic() - began
+        assert took < 1 + 0.5 + 1, f"idle for 1 s, looked for every 0.5 s, and it took {took:.2f} s"
+
+    async def given(world: World) -> bool:
+        return await world.pending() == 1
+
+    play(redis_url, body)
+
+
 def test_a_slow_worker_is_not_robbed_within_two_leases(redis_url: str) -> None:
     async def body(world: World) -> None:
         slow = await world.open("w1", "default", lease=30)
@@ -419,9 +492,9 @@ def test_a_hint_that_is_not_acked_comes_again(redis_url: str) -> None:
         worker = await world.open("w1", "default", lease=0.2)
         await world.fill(1)
         first = await worker.receive(10)
-        assert await worker.receive(10) == first == [Hint("acme/1", "default")]
-        await worker.ack(first)
-        await worker.ack(first)
+        for _ in range(3):
+            assert await worker.receive(10) == first == [Hint("acme/1", "default")]
+        await worker.ack(first)  # once is enough
         await until(lambda: acked(world))
 
     async def acked(world: World) -> bool:
@@ -685,6 +758,25 @@ def test_equal_hints_are_acked_one_by_one() -> None:
     assert not hand.knows(Entry("s", b"1-0"))
     assert hand.knows(Entry("s", b"2-0"))
     assert hand.give([hint, hint]) == [Entry("s", b"2-0")]
+
+
+def test_an_entry_that_comes_once_more_is_acked_once() -> None:
+    hand = Hand(10, 1.0)
+    one, two, entry, other = (
+        Hint("acme/1", "default"),
+        Hint("acme/2", "default"),
+        Entry("s", b"1-0"),
+        Entry("s", b"2-0"),
+    )
+    for hint, of in ((one, entry), (two, entry), (two, other)):
+        hand.take(hint, of)
+    hand.lose([one, two], entry)
+    assert not hand.knows(entry) and hand.knows(other)
+    for hint in (one, two):
+        hand.take(hint, entry)
+    assert hand.room == 7
+    assert hand.give([one, two, two]) == [other, entry]
+    assert hand.room == 10
 
 
 # Addresses.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -353,6 +354,25 @@ def test_what_cannot_be_read_is_acked_and_dropped(redis_url: str) -> None:
     async def nothing(world: World) -> bool:
         left = await world.client.xlen(world.queue()) + await world.client.xlen(world.own("w1"))
         return left == 0 and await world.pending() == 0
+
+    play(redis_url, body)
+
+
+def test_what_cannot_be_read_does_not_spoil_the_batch_that_it_is_in(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        bad: list[dict[Any, Any]] = [{"x": "y"}, {"e": b"\xff"}, {"": ""}, {"E": "acme/1"}]
+        good = [f"acme/{number}" for number in range(8)]
+        for number, key in enumerate(good):  # all of it is there before anybody reads
+            await world.client.xadd(world.queue(), bad[number % 4])
+            await world.client.xadd(world.queue(), {"e": key})
+        worker = await world.open("w1", "default", batch=200)
+        received = [hint.key for hint in await worker.receive(100)]
+        assert received == good, "in one read, and in order"
+        await worker.ack([Hint(key, "default") for key in good])
+        await until(lambda: nothing(world))
+
+    async def nothing(world: World) -> bool:
+        return bool(await world.client.xlen(world.queue()) == 0 and await world.pending() == 0)
 
     play(redis_url, body)
 

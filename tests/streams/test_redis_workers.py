@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from perdure import Perdure, action, workflow
 from perdure.core.records import HoldAnswer
+from perdure.errors import StoreUnavailable
 from perdure.stores.memory import MemoryStore
 from perdure.streams.redis import RedisStream
 from perdure.testing.servers.valkey import ValkeyServer, new_prefix
+from tests.streams.redis_world import World, play, until
 
 
 @action
@@ -89,3 +91,51 @@ def test_work_goes_on_while_redis_is_away() -> None:
 
     with ValkeyServer() as server:
         asyncio.run(asyncio.wait_for(scenario(server), 30))
+
+
+class Gated(MemoryStore):
+    """Fails the first hold, and answers the second when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+        self.gate = asyncio.Event()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        self.asked.append(asyncio.get_running_loop().time())
+        if len(self.asked) == 1:
+            raise StoreUnavailable("not now; nothing was written")
+        answers = await super().hold(keys, me, lease, known)
+        await self.gate.wait()
+        return answers
+
+
+def test_a_hint_is_acked_when_its_hold_is_written_and_comes_again_if_it_is_not(redis_url: str) -> None:
+    idle = 1.0
+
+    async def body(world: World) -> None:
+        store = Gated()
+
+        def app(me: str) -> Perdure:
+            stream = RedisStream(redis_url, prefix=world.prefix, lease=0.5, idle=idle)
+            return Perdure(store, stream=stream, probe="60s", grace="60s", lease="60s")
+
+        async with app("client") as client, app("worker") as worker, worker.working():
+            await client.start(errand, "who-0", id="run-0")
+            # Only the hint brings it here: what is due comes in a minute.
+            await until(lambda: len(store.asked) == 1)
+            assert await world.pending() == 1, "it was acked before anything was written"
+            await until(lambda: len(store.asked) == 2)
+            assert store.asked[1] - store.asked[0] >= idle * 0.9, "it came again before its time"
+            await asyncio.sleep(0.1)
+            assert await world.pending() == 1, "it was acked before the answer to its hold"
+            store.gate.set()
+            await finish(client, 1)
+            await until(lambda: acked(world))
+
+    async def acked(world: World) -> bool:
+        return await world.pending() == 0
+
+    play(redis_url, body)

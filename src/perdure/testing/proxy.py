@@ -24,6 +24,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: Cut | None = None
+        self._at = b""
         self._through = asyncio.Event()
         self._through.set()
         self.delay = 0.0  # seconds before every chunk is passed on
@@ -47,9 +48,9 @@ class Proxy:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    def cut(self, where: Cut) -> None:
-        """End the connection at the next request: before it is passed on, or when its answer comes."""
-        self._cut = where
+    def cut(self, where: Cut, at: bytes = b"") -> None:
+        """End the connection at the next request that has these bytes: before it is passed on, or at its answer."""
+        self._cut, self._at = where, at
 
     def swallow(self) -> None:
         """Pass nothing on any more, and say nothing: a network that has gone."""
@@ -94,7 +95,7 @@ class _Link:
                 if proxy.delay:
                     await asyncio.sleep(proxy.delay)
                 await proxy._through.wait()
-                if requests and proxy._cut is not None:
+                if requests and proxy._cut is not None and proxy._at in data:
                     self._reply_lost = proxy._cut == "reply"
                     proxy._cut = None
                     proxy.cuts += 1

@@ -22,6 +22,9 @@ from perdure.runtime.work.mailman import Mailman
 from perdure.runtime.work.quotas import EVERY, Quotas
 from perdure.runtime.work.rooms import Rooms
 
+#: Later than anything is due.
+FAR = 2**63
+
 
 class Floor(Protocol):
     """What the relay needs of the worker."""
@@ -68,8 +71,10 @@ class Relay:
 
     async def relay(self) -> None:
         quiet_since = asyncio.get_running_loop().time()
+        expected = True  # something should be due; else the store is asked for a time first, and for no more
         while True:
             queues, definitions = self._floor.settings.queue_names, self._registry.served()
+            due = FAR if expected else await self._first_due(queues, definitions)
             now = await self._clock.sync()
             full = self._rooms.free() <= 0
             if full and now >= self._next_round:  # hints for what is held may have got lost; nothing else can be taken
@@ -77,24 +82,35 @@ class Relay:
                 self._mailman.call_round()
             elif not full and not self._floor.draining:
                 await self._look_who_waits()
+                expected = expected or min(due, self._next_look) <= now
                 limit = min(self._rooms.free(), 500)
-                dues = await self._store.claim(queues, definitions, limit, self._grace)
+                dues = await self._store.claim(queues, definitions, limit, self._grace) if expected else []
                 await self._hint(dues)
                 if dues:
                     quiet_since = asyncio.get_running_loop().time()
                     if len(dues) == limit:
                         continue
+            if expected:
+                due = await self._first_due(queues, definitions)
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
             cap = now + int(self._sleep(quiet) * 1e6)
-            due = await self._store.next_due(queues, definitions)
-            self._nudge.clear()
             soonest = now + (self._grace if full or self._floor.draining else 1000)
-            self._next_look = cap if due is None else max(min(due, cap), soonest)
-            while (delay := (self._next_look - self._clock.now()) / 1e6) > 0:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await self._nudge.wait()
-                self._nudge.clear()
+            self._next_look = max(min(due, self._next_look, cap), soonest)
+            await self._sleep_until_then()
+            expected = self._next_look < cap
+
+    async def _first_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int:
+        """What we are told from here on counts as well: the answer may be from before."""
+        self._next_look = FAR
+        due = await self._store.next_due(queues, definitions)
+        return FAR if due is None else due
+
+    async def _sleep_until_then(self) -> None:
+        while (delay := (self._next_look - self._clock.now()) / 1e6) > 0:
+            self._nudge.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._nudge.wait()
 
     async def _look_who_waits(self) -> None:
         """What was passed over because of its tenant is taken up when nothing is in the way any more."""

@@ -41,7 +41,7 @@ class Statements:
         self.commit_family = call("commit_family", _FAMILY)
         self.commit_labelled = call("commit_labelled", (*_FAMILY, *_LABELS))
         self.claim = call("claim", 4)
-        self.next_due = call("next_due", 2)
+        self.next_due = f"select due, {schema}.now_us() from {schema}.next_due($1, $2)"
         self.backlog = call("backlog", 0)
         self.begun = search.begun_statement(schema)
         self.fresh = search.fresh_statement(schema)

@@ -136,8 +136,8 @@ class PostgresStore:
         """Asked for once in a while: in between, what has passed here since has passed there too."""
         here = time.monotonic()
         if self._clock is not None or here - self._asked > CLOCK:
-            now: int = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
-            self._asked, self._told = here, now
+            self._told = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
+            self._asked = here
         self._last = max(self._last, self._told + int((here - self._asked) * 1e6))
         return self._last
 
@@ -313,9 +313,12 @@ class PostgresStore:
         return list(starmap(Due, await self._holds.run(lambda c: c.fetch(self._sql.claim, *parameters), writes=True)))
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
-        parameters = list(queues), list(definitions)
-        found: int | None = await self._holds.run(lambda c: c.fetchval(self._sql.next_due, *parameters), writes=False)
-        return found
+        """Brings the time along, so that whoever looks what is due need not ask for it."""
+        parameters, here = (list(queues), list(definitions)), time.monotonic()
+        due: int | None
+        due, now = await self._holds.run(lambda c: c.fetchrow(self._sql.next_due, *parameters), writes=False)
+        self._asked, self._told = here, now
+        return due
 
     async def backlog(self) -> list[Backlog]:
         return list(starmap(Backlog, await self._calls.run(lambda c: c.fetch(self._sql.backlog), writes=False)))

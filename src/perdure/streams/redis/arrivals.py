@@ -1,8 +1,9 @@
 """Where entries become hints: what was read, claimed or found pending comes in here.
 
 Rules kept here: an entry that cannot be read is acked and dropped, or it would come back for ever; one that is being
-taken care of already does not come in twice. Where many hints go out at once some share an entry, which spares both
-sides and Redis most of the work; few stay apart, so that those who are free each get some.
+taken care of already does not come in twice; one that was forgotten here and is claimed again is acked once. Where
+many hints go out at once some share an entry, which spares both sides and Redis most of the work; few stay apart, so
+that those who are free each get some.
 """
 
 from __future__ import annotations
@@ -80,9 +81,12 @@ class Arrivals:
         useless: list[Entry] = []
         for id, fields in entries:
             entry = Entry(stream, id)
-            if again and self._hand.knows(entry):
+            known = self._hand.knows(entry)
+            if again and known:
                 continue
             hints = self._read(stream, fields or {})
+            if known:
+                self._hand.lose(hints, entry)
             if not hints:
                 useless.append(entry)
             elif (fields or {}).get(_NOT_FOR) == self._inbox.me.encode():

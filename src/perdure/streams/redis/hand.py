@@ -90,6 +90,17 @@ class Hand:
                 del self._given[hint]
         return entries
 
+    def lose(self, hints: Iterable[Hint], entry: Entry) -> None:
+        """The entry comes once more: it is what comes now that will be given back."""
+        for hint in dict.fromkeys(hints):
+            given = self._given.pop(hint, deque())
+            others = deque(one for one in given if one.entry != entry)
+            for one in given:
+                if one.entry == entry:
+                    self._drop(one)
+            if others:
+                self._given[hint] = others
+
     def _forget(self, hint: Hint) -> None:
         for given in self._given.pop(hint):
             self._drop(given)
