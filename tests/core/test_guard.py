@@ -610,10 +610,13 @@ def test_the_audit_hook_stops_io_inside_a_turn() -> None:
     guard.audit()
     assert len(guard._audits) == 1
     with turn():
-        with pytest.raises(
-            Forbidden, match="sqlite3.connect inside a workflow happens again on replay: put it into an action"
-        ):
+        with pytest.raises(Forbidden) as caught:
             sqlite3.connect(":memory:")
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        assert str(caught.value) == (
+            f"test_the_audit_hook_stops_io_inside_a_turn (test_guard.py:{line}) causes sqlite3.connect, which"
+            " happens again on replay: put it into an action"
+        )
         with pytest.raises(Forbidden, match="subprocess.Popen"):
             subprocess.run(["true"], check=False)
         with pytest.raises(Forbidden, match="socket.getaddrinfo"):
