@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
+from perdure.cli import logs
+from perdure.cli.command import Call
 from tests.cli.conftest import SHOP, Shop
 
 
@@ -118,3 +122,21 @@ def test_replay_checks_the_code_as_well(waiting: Shop) -> None:
 
 def test_replay_needs_a_known_id(waiting: Shop) -> None:
     assert "no execution" in waiting.error("replay", "shop.py", "nobody", code=1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("total", "json", "shown"), [(50, False, True), (49, False, False), (50, True, False)])
+def test_a_long_replay_shows_its_progress_to_people(
+    monkeypatch: pytest.MonkeyPatch, total: int, json: bool, shown: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with logs._progress(Call(None, None, None, json, False), total) as advance:
+        for _ in range(total):
+            advance()
+    assert ("replaying" in terminal.getvalue() and "100%" in terminal.getvalue()) is shown
+    assert bool(terminal.getvalue()) is shown
