@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import logging
+import multiprocessing
 import os
 import random
 import secrets
@@ -628,6 +629,12 @@ def test_the_audit_hook_stops_io_inside_a_turn() -> None:
                 threading.Thread(target=int).start()
         with pytest.raises(Forbidden, match="os.system"):
             os.system("true")
+        with pytest.raises(Forbidden, match="os.fork"):
+            multiprocessing.get_context("fork").Process(target=int).start()
+        with pytest.raises(Forbidden, match="os.posix_spawn"):
+            os.posix_spawn("/bin/true", ["true"], {})
+        with pytest.raises(Forbidden, match="os.exec"):
+            os.execv("/bin/true", ["true"])
         if sys.version_info >= (3, 13):
             with pytest.raises(Forbidden, match="asyncio.sleep"):
                 time.sleep(0)

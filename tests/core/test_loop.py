@@ -243,6 +243,28 @@ def test_waiting_for_what_nobody_brings_is_reported_with_its_place(wait: Callabl
         settle(replay, 1, 5)
 
 
+def test_nested_tasks_that_can_never_wake_are_reported_with_their_places() -> None:
+    async def outer() -> None:
+        gate = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first(gate))
+            group.create_task(second(gate))
+
+    async def first(gate: asyncio.Event) -> None:
+        await step("first")
+        await gate.wait()
+
+    async def second(gate: asyncio.Event) -> None:
+        async with asyncio.Lock():
+            await gate.wait()
+
+    replay = begin(outer)
+    with pytest.raises(NeverWakes) as stuck:
+        settle(replay, 1, 5)
+    for code, line in ((first.__code__, 2), (second.__code__, 2)):
+        assert f"{code.co_qualname}, line {code.co_firstlineno + line}" in str(stuck.value)
+
+
 def test_the_place_is_the_authors_line_not_the_librarys() -> None:
     async def outer() -> None:
         await asyncio.wait_for(inner(), 10)

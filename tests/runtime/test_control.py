@@ -769,6 +769,12 @@ async def test_one_application_can_run_again_and_again() -> None:
             assert await run.result() == n
 
 
+@pytest.mark.real_time
+async def test_the_blocking_door_says_so_where_a_loop_runs_already() -> None:
+    with pytest.raises(UsageError, match=r"app\.run\(\) blocks.*await app\.start.*__main__"):
+        Perdure("memory://").run(waiter, 1)  # a coroutine that nobody awaits would be an error here
+
+
 async def test_a_fork_draws_the_same_random_values(world: World) -> None:
     @workflow
     async def draws() -> list[str]:
