@@ -23,7 +23,7 @@ def refuse_inside(what: str) -> None:
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         raise UsageError(
-            f"{what} blocks, and an event loop runs here already: in async code await app.start(…), and in a module that"
+            f"{what} blocks, and an event loop runs here already: in async code await app.start(…), in a module that"
             ' others import put it below `if __name__ == "__main__":`'
         )
 
