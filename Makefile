@@ -26,7 +26,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-cluster check test bench format clean tools \
+.PHONY: help demo demo-cluster check test bench format clean tools quick-tools \
 	run-format run-lint run-mypy run-pyright run-layers run-core other-pythons
 
 help: ## print this list
@@ -39,7 +39,7 @@ demo-cluster: $(READY) ## the same on PostgreSQL and Redis: 2,000 orders, three 
 	@$(BIN)/python examples/demo_cluster.py
 
 check: $(READY) ## format, lint, types, layers and the tests of the core: seconds
-	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools run-core
+	@$(SUBMAKE) -j2 --keep-going $(GROUPED) quick-tools run-core
 
 test: $(READY) ## everything: the tools, all tests, then what depends on the interpreter on every other Python found
 	@$(SUBMAKE) -j2 --keep-going $(GROUPED) tools
@@ -61,7 +61,9 @@ clean: ## remove environments, caches and builds
 
 # --- the tools, one target each; the slow ones first -----------------------------------------------------------------
 
-tools: run-mypy run-pyright run-format run-lint run-layers
+# mypy remembers what has not changed; pyright does not, and takes as long as all the rest of `check`.
+tools: run-pyright quick-tools
+quick-tools: run-mypy run-format run-lint run-layers
 
 run-mypy:
 	@echo "== mypy"; $(BIN)/mypy
@@ -74,7 +76,7 @@ run-lint:
 run-layers:
 	@echo "== import-linter"; $(BIN)/lint-imports --no-logo
 run-core:
-	@echo "== pytest tests/core"; $(BIN)/python -m pytest tests/core src/perdure/core
+	@echo "== pytest tests/core"; $(BIN)/python -m pytest -n 2 tests/core src/perdure/core
 
 # $(call run_pytest,folder,arguments): with a place for files that is removed again.
 define run_pytest

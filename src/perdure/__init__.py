@@ -77,8 +77,8 @@ from perdure.runtime.web.callbacks import webhook_sink
 from perdure.runtime.web.hook_log import HookRoute, HookSend, HookStart
 
 if TYPE_CHECKING:
-    from perdure.client import Client
-    from perdure.runtime.sealing.keyring import DirectoryRing
+    from perdure.client import Client as Client
+    from perdure.runtime.sealing.keyring import DirectoryRing as DirectoryRing
 
 __version__ = "0.1.0"
 __all__ = [
@@ -92,7 +92,6 @@ __all__ = [
     "Callback",
     "ChildFailed",
     "CircuitOpen",
-    "Client",
     "CloudEvent",
     "Contention",
     "Dead",
@@ -102,7 +101,6 @@ __all__ = [
     "DefinitionInvalid",
     "DefinitionNotFound",
     "Definitions",
-    "DirectoryRing",
     "Do",
     "Document",
     "Escalate",
@@ -175,7 +173,8 @@ __all__ = [
 ]
 
 
-#: What needs packages that nothing else needs: the module that has it, and the extra that brings them.
+#: What needs packages that nothing else needs: the module that has it, and the extra that brings them. It is not in
+#: `__all__`, because `from perdure import *` works without any extra.
 _EXTRAS = {
     "Client": ("perdure.client", "client"),
     "DirectoryRing": ("perdure.runtime.sealing.keyring", "encryption"),

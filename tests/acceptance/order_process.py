@@ -1,6 +1,6 @@
-"""A worker process for the tests that kill it: runs one order, and dies by SIGKILL at the commit that it is told.
+"""Runs an order of the example in this process, which dies by SIGKILL at the write that it is told.
 
-usage: order_process.py DATABASE SINK [before|after|never] [N]
+usage: order_process.py DATABASE SINK packed|forgotten [before|after|never] [N]
 """
 
 from __future__ import annotations
@@ -11,49 +11,24 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from perdure import Perdure, action, event, workflow
-from perdure.core.records import Commit, Outcome, Start, Started
+from perdure import ExecutionFailed, Perdure, action
+from perdure.core.records import Commit, Mail, Outcome, Sent, Start, Started
 from perdure.stores.sqlite import SqliteStore
 from perdure.streams.local import LocalStream
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from examples import order
 
 SINK = sys.argv[2] if len(sys.argv) > 2 else ""
 
 
-def effect(name: str) -> None:
+async def outside(what: str, key: str) -> None:
     """What the world sees: an insert with the action's key, as a payment provider would keep it."""
     with sqlite3.connect(SINK, timeout=30) as db:
-        db.execute("create table if not exists effects (key text, fence integer, name text)")
-        db.execute("insert into effects values (?, ?, ?)", (action.key, action.fence, name))
-
-
-@action
-async def charge_order(total: int) -> str:
-    effect("charge")
-    return f"receipt-{total}"
-
-
-@action
-def reserve_order(item: str) -> str:
-    effect("reserve")
-    return f"shelf-{item}"
-
-
-@action
-async def ship_order(receipt: str, shelf: str, to: str) -> str:
-    effect("ship")
-    return f"{receipt} {shelf} {to}"
-
-
-@workflow
-async def fulfil_order(total: int, item: str) -> str:
-    async with asyncio.TaskGroup() as group:
-        receipt = group.create_task(charge_order(total))
-        shelf = group.create_task(reserve_order(item))
-    async with asyncio.timeout(3600):
-        to = await event("address", str)
-    await asyncio.sleep(0.05)
-    return await ship_order(receipt.result(), shelf.result(), to)
+        db.execute("create table if not exists effects (key text, fence integer, what text)")
+        db.execute("insert into effects values (?, ?, ?)", (key, action.fence, what))
 
 
 class DyingStore(SqliteStore):
@@ -75,6 +50,12 @@ class DyingStore(SqliteStore):
         self._die("after")
         return answer
 
+    async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        self._die("before")
+        answer = await super().send(mail, grace)
+        self._die("after")
+        return answer
+
     async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         self._die("before")
         answer = await super().commit(group, grace)
@@ -82,15 +63,21 @@ class DyingStore(SqliteStore):
         return answer
 
 
-async def main(database: str, when: str, n: int) -> None:
+async def main(database: str, course: str, when: str, n: int) -> None:
     app = Perdure(DyingStore(database, when, n), stream=LocalStream(database), lease=0.6, grace=0.1, linger=0)
     async with app, app.working():
-        run = await app.start(fulfil_order, 42, "book", id="order")
-        await run.send("address", "Berlin", id="address")
-        print(await run.result(timeout=30))
+        if course == "packed":
+            run = await app.start(order.fulfil, order.Order("1", "teapot", 2500), id="order")
+            await run.send("packed", order.Packed("parcel-1"), id="warehouse-1")
+        else:
+            run = await app.start(order.fulfil, order.Order("1", "teapot", 2500, patience=0.3), id="order")
+        try:
+            print(await run.result(timeout=30))
+        except ExecutionFailed as error:
+            print(f"failed with {error.type}")
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(sys.argv[1], sys.argv[3] if len(sys.argv) > 3 else "never", int(sys.argv[4]) if len(sys.argv) > 4 else 0)
-    )
+    order.outside = outside
+    database, _, course, *rest = sys.argv[1:]
+    asyncio.run(main(database, course, rest[0] if rest else "never", int(rest[1]) if rest[1:] else 0))

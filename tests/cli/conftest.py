@@ -105,13 +105,13 @@ class Shop:
         assert result.stdout == ""
         return result.stderr
 
-    def work(self, name: str, input: list[Any], id: str, until: str) -> None:
+    def work(self, name: str, input: list[Any], id: str, until: str, tenant: str = "default") -> None:
         """Start an execution, and work in this process until its log has an event of this type."""
         forget(self.folder)
         loading.load("shop.py")
 
         async def main() -> None:
-            async with asyncio.timeout(20), Perdure(self.store) as client, client.working():
+            async with asyncio.timeout(20), Perdure(self.store, tenant=tenant) as client, client.working():
                 run = await client.start_by_name(name, input, id=id)
                 while until not in {entry.type for entry in await run.log()}:
                     await asyncio.sleep(0.01)

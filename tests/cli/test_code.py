@@ -84,6 +84,7 @@ def test_a_file_may_be_named_like_a_module_of_python(shop: Shop) -> None:
         ("\n1 / 0\n", "shop.py:2: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", "shop.py:1: SystemExit: 3"),
         ("x = 1\n", "shop.py registers nothing"),
+        (SHOP + "\nfrom perdure import Perdure\nPerdure().run(echo, 'x')\n", "put it below `if __name__"),
         (SHOP + "\nfrom perdure import Perdure\na, b = Perdure(), Perdure()\n", "several Perdure objects"),
         (
             "import time\nfrom perdure import workflow\n@workflow\nasync def w() -> None:\n    time.sleep(1)\n",

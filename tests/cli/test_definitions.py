@@ -188,6 +188,7 @@ def test_of_two_workers_the_one_with_the_code_runs_the_action(published: Shop) -
             wait_for(published, "o1", "ActionSettled")
             # Then the first goes on, and a running execution can change its version
             published.run("publish", put(published, "two.json", TWO), "--code", "shop.py")
+            assert published.json("upgrade", "o1", "--to", "2")["definition"] == "published:order@2"
             assert "goes on with version 2" in published.out("upgrade", "o1", "--to", "2")
             published.run("send", "o1", "packed", "1")
             wait_for(published, "o1", "Completed")

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
+from perdure.cli import logs
+from perdure.cli.command import Call
 from tests.cli.conftest import SHOP, Shop
 
 
@@ -64,6 +68,35 @@ def test_other_code_diverges(waiting: Shop, old: str, new: str, reason: str) -> 
     assert data["findings"][0]["answer"] == "diverges"
 
 
+def test_the_executions_of_every_tenant_are_replayed_unless_one_is_named(waiting: Shop) -> None:
+    for tenant in ("acme", "zoo"):
+        waiting.work("fulfil", [{"item": "tea"}], "order-1", "Published", tenant=tenant)
+    assert waiting.out("replay", "shop.py", "--check") == "3 replayed, 3 fits\n"
+    waiting.file.write_text(SHOP.replace("    await charge(order)\n", "    await ship(order.item)\n"))
+    lines = waiting.out("replay", "shop.py", "--check", code=1).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("diverges")] == [
+        "zoo/order-1",
+        "acme/order-1",
+        "order-1",
+    ]
+    found = waiting.json("replay", "shop.py", "--check", "--tenant", "acme", code=1)["findings"]
+    assert [(one["tenant"], one["id"], one["answer"]) for one in found] == [("acme", "order-1", "diverges")]
+    waiting.run("replay", "shop.py", "--check", "--tenant", "nobody")
+
+
+def test_what_nobody_can_read_does_not_stop_the_replay_of_the_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_KEYRING", str(shop.folder / "ring"))
+    shop.run("keyring", "create")
+    for tenant in ("acme", "zoo"):
+        shop.work("fulfil", [{"item": "tea"}], "order-1", "Published", tenant=tenant)
+    shop.run("keyring", "shred", "acme", "--yes")
+    told = shop.out("replay", "shop.py", "--check")
+    assert "stuck  acme/order-1" in told and "were destroyed" in told
+    assert told.endswith("2 replayed, 1 fits, 1 stuck\n")
+
+
 def test_a_definition_that_is_gone_is_missing(waiting: Shop) -> None:
     waiting.file.write_text(SHOP.replace("async def fulfil", "async def deliver"))
     assert "missing  order-1  fulfil@1" in waiting.out("replay", "shop.py", "--check", code=1)
@@ -118,3 +151,21 @@ def test_replay_checks_the_code_as_well(waiting: Shop) -> None:
 
 def test_replay_needs_a_known_id(waiting: Shop) -> None:
     assert "no execution" in waiting.error("replay", "shop.py", "nobody", code=1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("total", "json", "shown"), [(50, False, True), (49, False, False), (50, True, False)])
+def test_a_long_replay_shows_its_progress_to_people(
+    monkeypatch: pytest.MonkeyPatch, total: int, json: bool, shown: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with logs._progress(Call(None, None, None, json, False), total) as advance:
+        for _ in range(total):
+            advance()
+    assert ("replaying" in terminal.getvalue() and "100%" in terminal.getvalue()) is shown
+    assert bool(terminal.getvalue()) is shown

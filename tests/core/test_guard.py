@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import logging
+import multiprocessing
 import os
 import random
 import secrets
@@ -610,10 +611,13 @@ def test_the_audit_hook_stops_io_inside_a_turn() -> None:
     guard.audit()
     assert len(guard._audits) == 1
     with turn():
-        with pytest.raises(
-            Forbidden, match="sqlite3.connect inside a workflow happens again on replay: put it into an action"
-        ):
+        with pytest.raises(Forbidden) as caught:
             sqlite3.connect(":memory:")
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        assert str(caught.value) == (
+            f"test_the_audit_hook_stops_io_inside_a_turn (test_guard.py:{line}) causes sqlite3.connect, which"
+            " happens again on replay: put it into an action"
+        )
         with pytest.raises(Forbidden, match="subprocess.Popen"):
             subprocess.run(["true"], check=False)
         with pytest.raises(Forbidden, match="socket.getaddrinfo"):
@@ -625,6 +629,12 @@ def test_the_audit_hook_stops_io_inside_a_turn() -> None:
                 threading.Thread(target=int).start()
         with pytest.raises(Forbidden, match="os.system"):
             os.system("true")
+        with pytest.raises(Forbidden, match="os.fork"):
+            multiprocessing.get_context("fork").Process(target=int).start()
+        with pytest.raises(Forbidden, match="os.posix_spawn"):
+            os.posix_spawn("/bin/true", ["true"], {})
+        with pytest.raises(Forbidden, match="os.exec"):
+            os.execv("/bin/true", ["true"])
         if sys.version_info >= (3, 13):
             with pytest.raises(Forbidden, match="asyncio.sleep"):
                 time.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -107,8 +108,10 @@ def test_what_else_a_loop_can_do_is_refused_at_the_call(name: str) -> None:
             getattr(asyncio.get_running_loop(), name)()
         return str(refused.value)
 
-    message = result_of(main)
-    assert message == f"loop.{name}() cannot be replayed: put what needs it into an action"
+    place = f"{main.__qualname__} (test_loop.py:{main.__code__.co_firstlineno + 2})"
+    assert result_of(main) == (
+        f"{place} calls loop.{name}(), which cannot be replayed: put what needs it into an action"
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,11 +130,11 @@ def test_what_else_a_loop_can_do_is_refused_at_the_call(name: str) -> None:
 )
 def test_io_of_asyncio_is_refused(call: Callable[[], Any]) -> None:
     async def main() -> str:
-        with pytest.raises(Forbidden, match="put what needs it into an action"):
+        with pytest.raises(Forbidden, match="put what needs it into an action") as refused:
             await call()
-        return "refused"
+        return str(refused.value)
 
-    assert result_of(main) == "refused"
+    assert re.match(rf".*({main.__qualname__}|<lambda>) \(test_loop.py:\d+\) calls loop\.", result_of(main))
 
 
 def test_a_refused_coroutine_is_closed() -> None:
@@ -166,7 +169,9 @@ def test_task_factories_and_eager_tasks_are_refused() -> None:
         loop = asyncio.get_running_loop()
         with pytest.raises(Forbidden, match="set_task_factory"):
             loop.set_task_factory(None)
-        with pytest.raises(Forbidden, match=r"eager tasks .*: use a plain create_task\(\)"):
+        with pytest.raises(
+            Forbidden, match=r"main \(test_loop.py:\d+\) makes an eager .*: use a plain create_task\(\)"
+        ):
             loop.create_task(inner(), eager_start=True)
 
     result_of(main)
@@ -236,6 +241,28 @@ def test_waiting_for_what_nobody_brings_is_reported_with_its_place(wait: Callabl
     replay = begin(forgotten)
     with pytest.raises(NeverWakes, match=r"waits at .*forgotten, line \d+ for something that no action, timer, event"):
         settle(replay, 1, 5)
+
+
+def test_nested_tasks_that_can_never_wake_are_reported_with_their_places() -> None:
+    async def outer() -> None:
+        gate = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first(gate))
+            group.create_task(second(gate))
+
+    async def first(gate: asyncio.Event) -> None:
+        await step("first")
+        await gate.wait()
+
+    async def second(gate: asyncio.Event) -> None:
+        async with asyncio.Lock():
+            await gate.wait()
+
+    replay = begin(outer)
+    with pytest.raises(NeverWakes) as stuck:
+        settle(replay, 1, 5)
+    for code, line in ((first.__code__, 2), (second.__code__, 2)):
+        assert f"{code.co_qualname}, line {code.co_firstlineno + line}" in str(stuck.value)
 
 
 def test_the_place_is_the_authors_line_not_the_librarys() -> None:

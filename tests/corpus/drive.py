@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 from perdure.core import copies, events as ev, loop as loops
 from perdure.core.codec import encode
 from perdure.core.commands import Asked, Limits
-from perdure.core.loop import where
+from perdure.core.places import where
 from perdure.core.records import PERSON, Row
 from perdure.core.replay import Definition, Replay
 from tests.corpus import documents, graphs, machines, workflows  # noqa: F401 - they add to the corpus

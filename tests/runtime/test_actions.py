@@ -59,6 +59,8 @@ async def test_arguments_and_results_are_typed(world: World) -> None:
 
 async def test_outside_a_workflow_an_action_is_just_the_function(world: World) -> None:
     assert await charge(Order(1, 2.0)) == Receipt(1, 2.0)
+    assert await typed_thread(Order(2, 3.0), 5) == 5
+    assert seen == [Order(2, 3.0)]
 
 
 async def test_plain_functions_run_in_threads(world: World) -> None:
@@ -230,11 +232,38 @@ async def test_silence_longer_than_the_heartbeat_fails_the_attempt(world: World)
         return await work()
 
     run = await world.start(watch)
-    assert await run.result() is not None
-    types = [entry.type for entry in await run.log()]
-    assert "ActionProgressed" in types
+    found = await run.result()
+    told = [entry.data["details"] for entry in await run.log() if entry.type == "ActionProgressed"]
+    assert told and found == {"done": 4}, told
     tried = next(entry for entry in await run.log() if entry.type == "ActionAttempted")
     assert "no heartbeat for 50ms" in tried.data["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["here", "in a thread"])
+async def test_the_next_attempt_goes_on_from_the_last_heartbeat(world: World, kind: str) -> None:
+    def count(until: int) -> list[int]:
+        begun = action.progress or 0
+        for n in range(begun, until):
+            seen.append(n)
+            action.heartbeat(n + 1)
+            assert action.progress == n + 1
+            if n in (1, 2, 5):
+                raise OSError("again")
+        return seen
+
+    @action(name="actions.counts", retries=Retry(attempts=4, first="1ms"))
+    async def counts(until: int) -> list[int]:
+        return count(until)
+
+    @action(name="actions.counts_too", retries=Retry(attempts=4, first="1ms"))
+    def counts_too(until: int) -> list[int]:
+        return count(until)
+
+    @workflow
+    async def counting() -> list[int]:
+        return await (counts if kind == "here" else counts_too)(8)
+
+    assert await world.run(counting) == list(range(8))
 
 
 async def test_a_cancelled_action_is_told(world: World) -> None:

@@ -296,6 +296,27 @@ async def test_what_is_paused_until_a_time_resumes_once_then_by_the_clock_of_the
         assert (await run.status(), len(await resumed(run))) == ("completed", 1)
 
 
+@pytest.mark.parametrize("how", ["pause", "pause until", "resume at"])
+async def test_a_pause_and_its_end_survive_the_workers(world: World, how: str) -> None:
+    run = await world.start(waiter, 1)
+    await run.until("waiting")
+    await run.pause(until=later(world, 1) if how == "pause until" else None)
+    if how == "resume at":
+        await run.resume(at=later(world, 1))
+    await world.settle()
+    await world.crash()
+    await run.send("go", 7)
+    await world.advance("50m")
+    assert (await run.status(), seen) == ("paused", ["before 1"])
+    await world.crash()
+    await world.advance("20m")
+    if how == "pause":
+        assert await run.status() == "paused"
+        await run.resume()
+        await world.settle()
+    assert (await run.status(), seen) == ("completed", ["before 1", "after 1"])
+
+
 async def test_who_resumes_early_cancels_the_time_of_the_pause(world: World) -> None:
     run = await world.start(waiter, 1)
     await run.pause(until=later(world, 1))
@@ -621,9 +642,11 @@ async def test_state_at_a_version_and_at_a_time(world: World) -> None:
     log = await run.log()
     assert (await run.state()).status == "completed"
     assert (await run.state(at=1)).status == "open"
-    assert (await run.state(at=log[0].at)).version >= 1
     for entry in log:
         assert (await run.state(at=entry.version)).version == entry.version
+        then = max(other.version for other in log if other.at <= entry.at)
+        assert (await run.state(at=entry.at)).version == then
+    assert (await run.state(at=log[0].at - timedelta(seconds=1))).version == 0
 
 
 async def test_why_names_the_event(world: World) -> None:
@@ -744,6 +767,12 @@ async def test_one_application_can_run_again_and_again() -> None:
             run = await app.start(waiter, n)
             await run.send("go", n)
             assert await run.result() == n
+
+
+@pytest.mark.real_time
+async def test_the_blocking_door_says_so_where_a_loop_runs_already() -> None:
+    with pytest.raises(UsageError, match=r"app\.run\(\) blocks.*await app\.start.*__main__"):
+        Perdure("memory://").run(waiter, 1)  # a coroutine that nobody awaits would be an error here
 
 
 async def test_a_fork_draws_the_same_random_values(world: World) -> None:

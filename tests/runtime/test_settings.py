@@ -13,6 +13,7 @@ from perdure.errors import SettingsError
 from perdure.runtime.settings import MEANING, explain, load, look, type_of
 from perdure.runtime.sources import KINDS, OLDER
 from perdure.runtime.urls import connect, redacted
+from perdure.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(autouse=True)
@@ -275,3 +276,27 @@ def test_passwords_are_shown_nowhere(url: str) -> None:
 )
 def test_an_address_without_a_password_is_shown_as_it_is(url: str) -> None:
     assert redacted(url) == url
+
+
+def test_the_address_of_a_file_has_options(tmp_path: Path) -> None:
+    store, _ = connect(f"sqlite:///{tmp_path}/o.db?synchronous=normal&busy_timeout=0.5")
+    assert isinstance(store, SqliteStore)
+    assert (store._synchronous, store._busy_timeout) == ("NORMAL", 0.5)
+    plain, _ = connect(f"sqlite:///{tmp_path}/o.db")
+    assert isinstance(plain, SqliteStore)
+    assert (plain._synchronous, plain._busy_timeout) == ("FULL", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("sync=off", "unknown option sync; there are synchronous and busy_timeout"),
+        ("synchronous=maybe", "synchronous is one of"),
+        ("busy_timeout=long", "it is a number of seconds"),
+        ("busy_timeout=-1", "it is a number of seconds"),
+        ("busy_timeout=nan", "it is a number of seconds"),
+    ],
+)
+def test_an_address_with_an_option_that_is_none_is_refused(options: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        connect(f"sqlite:///orders.db?{options}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sqlite3
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import ExecutionNotFound, ExecutionStuck, Forbidden, Perdure, action, event, workflow
+from perdure import ExecutionFailed, ExecutionNotFound, ExecutionStuck, Forbidden, Perdure, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import Commit
 from perdure.errors import RetryRefused, Undecodable
@@ -176,7 +177,29 @@ async def test_threads_are_refused_at_the_call(world: World) -> None:
             return str(refusal)
         return "?"
 
-    assert "put what needs it into an action" in await (await world.start(threads)).result()
+    line = threads.fn.__code__.co_firstlineno + 3
+    told = await (await world.start(threads)).result()
+    assert f"threads (test_stuck.py:{line}) calls loop.run_in_executor()" in told
+    assert "put what needs it into an action" in told
+
+
+async def test_what_a_library_does_on_behalf_of_a_workflow_is_refused_with_the_line_of_the_workflow(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "stuck_library.py").write_text("import socket\ndef ask():\n    socket.getaddrinfo('localhost', 1)\n")
+    monkeypatch.syspath_prepend(folder)
+    library = importlib.import_module("stuck_library")
+
+    @workflow
+    async def asks() -> None:
+        library.ask()
+
+    line = asks.fn.__code__.co_firstlineno + 2
+    refusal = rf"asks \(test_stuck.py:{line}\) causes socket.getaddrinfo, which happens again .*: put it into an action"
+    with pytest.raises(ExecutionFailed, match=refusal):
+        await world.run(asks)
 
 
 async def test_an_unknown_event_type_parks_the_run_with_a_clear_reason(world: World) -> None:

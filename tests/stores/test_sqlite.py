@@ -679,6 +679,27 @@ def test_a_page_of_a_list_is_read_off_an_index(path: str, asked: dict[str, Any],
     using(path, body)
 
 
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_a_status_is_looked_for_in_all_tenants_off_an_index(path: str, analyzed: bool) -> None:
+    """As every worker does when it begins: it must not cost a look at all that there ever was."""
+
+    async def body(store: SqliteStore) -> None:
+        keys = [f"{tenant}/{n}" for tenant in ("acme", "mill", "zoo") for n in range(100)]
+        await store.start([begin(key) for key in keys], GRACE)
+        await on_writer(store, "update heads set status = 'stuck' where key in ('acme/7', 'zoo/9')")
+        if analyzed:
+            await store._writer.run(lambda db: db.execute("analyze"))
+        assert {head.key for head in await store.find(Query(None, status="stuck"))} == {"acme/7", "zoo/9"}
+        condition, values = search.condition(Query(None, status="stuck", cursor=(5, "acme/x")), 0)
+        question = "explain query plan " + search.statement(condition, values)
+        plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
+        told = "\n".join(step[3] for step in plan)
+        assert "SEARCH h USING INDEX heads_status (tenant=? AND status=?" in told
+        assert not re.search(r"SCAN (h|heads|w|e|m|l)\b", told), told
+
+    using(path, body)
+
+
 def test_statements_use_their_indexes(path: str) -> None:
     """The statements that run all the time never scan a table."""
     plans = {

@@ -22,12 +22,13 @@ from perdure.cli.display import head_data, status_text, styled
 from perdure.core import copies
 from perdure.core.commands import Limits
 from perdure.core.loop import turns
-from perdure.core.records import Head, Row, ShownStatus, id_of
+from perdure.core.records import Head, Query, Row, ShownStatus, id_of, tenant_of
 from perdure.core.replay import Replay
-from perdure.errors import PerdureError, UsageError
+from perdure.errors import KeyringError, PerdureError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.app import Perdure
 from perdure.runtime.definitions.published import ref_in
+from perdure.runtime.run import Run
 
 PANEL = "Logs"
 _OPEN: tuple[ShownStatus, ...] = ("running", "waiting", "paused", "stuck")
@@ -47,7 +48,8 @@ class Finding(Struct, frozen=True):
     status: str
     version: int
     answer: Answer
-    reason: str = ""
+    reason: str
+    tenant: str
 
 
 @command("replay", PANEL)
@@ -61,7 +63,8 @@ async def replay(
 ) -> int:
     """Tell which executions would diverge under this code.
 
-    The gate before a deploy: every open execution is replayed against the code at hand. Nothing is changed.
+    The gate before a deploy: every open execution, of all tenants unless --tenant names one, is replayed against the
+    code at hand. Nothing is changed.
 
     Example: perdure replay shop.py --check
     """
@@ -69,7 +72,7 @@ async def replay(
     async with call.client(module, code=True) as client:
         for known in registry.workflows():
             known.check()
-        heads = await _chosen(client, ids or (), workflow)
+        heads = await _chosen(client, ids or (), workflow, call.tenant)
         with _progress(call, len(heads)) as advance:
             for head in heads:
                 findings.append(await _replayed(client, head))
@@ -79,44 +82,48 @@ async def replay(
         counts = Counter(one.answer for one in findings)
         call.show.data({"ok": not bad, "replayed": len(findings), "counts": counts, "findings": findings})
     else:
-        _report(call, findings)
+        _report(call, findings, client.tenant)
     return 1 if bad and check else 0
 
 
-async def _chosen(client: Perdure, ids: Sequence[str], workflow: str | None) -> list[Head]:
+async def _chosen(client: Perdure, ids: Sequence[str], workflow: str | None, tenant: str | None) -> list[Head]:
     if ids:
         return [await client.get(id).head() for id in ids]
-    return [head async for head in _open(client, workflow)]
+    return [head async for head in _open(client, workflow, tenant)]
 
 
-async def _open(client: Perdure, workflow: str | None) -> AsyncIterator[Head]:
+async def _open(client: Perdure, workflow: str | None, tenant: str | None) -> AsyncIterator[Head]:
     """Every execution that has not ended. One that moves between two statuses meanwhile is seen once."""
     seen: set[str] = set()
     for status in _OPEN:
-        cursor: str | None = None
-        while True:
-            page = await client.find(status=status, workflow=workflow, limit=500, cursor=cursor)
-            for head in page.heads:
+        inner = workflow is not None or status == "stuck"
+        query = Query(tenant, status=status, workflow=workflow, inner=inner, limit=500)
+        while heads := await client.store.find(query):
+            for head in heads:
                 if head.key not in seen:
                     seen.add(head.key)
                     yield head
-            cursor = page.next
-            if cursor is None:
-                break
+            query = msgspec.structs.replace(query, cursor=(heads[-1].started_at, heads[-1].key))
 
 
 async def _replayed(client: Perdure, head: Head) -> Finding:
+    def found(answer: Answer, reason: str | None = None) -> Finding:
+        place = (id_of(head.key), head.definition, head.shown, head.version)
+        return Finding(*place, answer, reason or "", tenant_of(head.key))
+
     definition: Any = registry.find(head.definition)
-    place = (id_of(head.key), head.definition, head.shown, head.version)
-    rows = await client.get(id_of(head.key)).since_restart()
+    try:
+        rows = await Run[Any](client, head.key).since_restart()
+    except KeyringError as error:  # whatever the code is, nobody can read it
+        return found("stuck", str(error))
     if (ref := ref_in(head.key, rows)) is not None and ref.hash:
         definition = await client.published.one(ref)
     if definition is None:
-        return Finding(*place, "missing", f"the code has no {head.definition}")
+        return found("missing", f"the code has no {head.definition}")
     fault = differs(head.key, definition, rows, client.settings.limits)
     if head.status == "stuck":
-        return Finding(*place, "mended" if fault is None else "stuck", fault or "")
-    return Finding(*place, "fits" if fault is None else "diverges", fault or "")
+        return found("mended" if fault is None else "stuck", fault)
+    return found("fits" if fault is None else "diverges", fault)
 
 
 def differs(key: str, definition: Any, rows: Sequence[Row], limits: Limits) -> str | None:
@@ -132,11 +139,12 @@ def differs(key: str, definition: Any, rows: Sequence[Row], limits: Limits) -> s
     return None
 
 
-def _report(call: Call, findings: Sequence[Finding]) -> None:
+def _report(call: Call, findings: Sequence[Finding], tenant: str) -> None:
     for one in findings:
         if one.answer != "fits":
             place = (f"  {one.definition}  {one.status} at version {one.version}", "dim")
-            call.show.print(styled((f"{one.answer}  ", _STYLES[one.answer]), (one.id, "bold"), place))
+            name = one.id if one.tenant == tenant else f"{one.tenant}/{one.id}"
+            call.show.print(styled((f"{one.answer}  ", _STYLES[one.answer]), (name, "bold"), place))
             if one.reason:
                 call.show.print(styled(f"  {one.reason}"), soft_wrap=True)
     counts = Counter(one.answer for one in findings)

@@ -33,6 +33,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.core.loop import author
+from perdure.core.places import short
 from perdure.errors import Forbidden, UsageError
 
 _NOW = "use workflow.now()"
@@ -80,6 +82,10 @@ AUDITED = {
     "socket.getaddrinfo": _ACTION,
     "subprocess.Popen": _ACTION,
     "os.system": _ACTION,
+    "os.fork": _ACTION,
+    "os.forkpty": _ACTION,
+    "os.posix_spawn": _ACTION,
+    "os.exec": _ACTION,
     "sqlite3.connect": _ACTION,
     "_thread.start_new_thread": _ACTION,
     "_thread.start_joinable_thread": _ACTION,
@@ -105,11 +111,7 @@ class Finding(Struct, frozen=True):
 
     def __str__(self) -> str:
         why = _WHY.get(self.instead, "gives another value on replay")
-        return f"{self.where} ({_short(self.file)}:{self.line}) {self.what}, which {why}: {self.instead}"
-
-
-def _short(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2]
+        return f"{self.where} ({short(self.file)}:{self.line}) {self.what}, which {why}: {self.instead}"
 
 
 def check(fn: Callable[..., Any]) -> list[Finding]:
@@ -209,7 +211,7 @@ _monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12
 def _audited(event: str, args: tuple[Any, ...]) -> None:
     if event in AUDITED and in_workflow():
         instead = AUDITED[event]
-        raise Forbidden(f"{event} inside a workflow {_WHY[instead]}: {instead}")
+        raise Forbidden(f"{author()} causes {event}, which {_WHY[instead]}: {instead}")
 
 
 def _tool() -> int | None:
@@ -279,7 +281,7 @@ class _Walk:
         """Where which names are used that are nowhere, unless the code itself makes them, by `global`."""
         own = {op.argval for code in self.codes for op in dis.get_instructions(code) if op.opname == "STORE_GLOBAL"}
         return [
-            f"{code.co_qualname} ({_short(code.co_filename)}:{line}) uses {name}"
+            f"{code.co_qualname} ({short(code.co_filename)}:{line}) uses {name}"
             for name, (code, line) in self.missed.items()
             if name not in own
         ]

@@ -25,9 +25,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
+from perdure.core.places import here, short, where
 from perdure.errors import Forbidden, NeverWakes
 
 get_running = events._get_running_loop
@@ -256,7 +257,10 @@ class Loop(asyncio.AbstractEventLoop):
             return _Never(loop=self)  # type: ignore[return-value]
         if options.pop("eager_start", None):
             coro.close()
-            raise Forbidden("eager tasks run before they have a place in the order: use a plain create_task()")
+            raise Forbidden(
+                f"{author()} makes an eager task, which runs before it has a place in the order:"
+                " use a plain create_task()"
+            )
         self._seq = seq = self._seq + 1
         context = copy_context() if context is None else context
         task = Task(coro, loop=self, name=str(name) if name else f"task-{seq}", context=context, **options)
@@ -465,29 +469,14 @@ def _bury(undead: Any) -> None:
         pythonapi.Py_IncRef(py_object(undead))
 
 
-#: Where a task is that runs no code of the user's: in one that is data.
-NOWHERE = "an unknown place"
-
-
-def where(task: asyncio.Task[Any]) -> str:
-    """The innermost line of user code at which a suspended task waits."""
-    node: Any = task.get_coro()
-    at: FrameType | None = None
-    while node is not None:
-        frame = getattr(node, "cr_frame", None) or getattr(node, "ag_frame", None) or getattr(node, "gi_frame", None)
-        if frame is not None and not _internal(frame):
-            at = frame
-        node = getattr(node, "cr_await", None) or getattr(node, "ag_await", None) or getattr(node, "gi_yieldfrom", None)
-    return f"{at.f_code.co_qualname}, line {at.f_lineno}" if at is not None else NOWHERE
-
-
-def _internal(frame: FrameType) -> bool:
-    module: str = frame.f_globals.get("__name__", "")
-    return module.startswith(("asyncio.", "perdure.core.", "perdure.flows.")) or module == "contextlib"
-
-
 def places(loop: Loop) -> str:
     return "; ".join(dict.fromkeys(where(task) for task in loop.tasks.values())) or "its end"
+
+
+def author() -> str:
+    """The line of the workflow that is at work."""
+    function, file, line = here(Loop._drain.__code__)
+    return f"{function} ({short(file)}:{line})"
 
 
 def _refusal(name: str) -> Callable[..., Any]:
@@ -495,7 +484,7 @@ def _refusal(name: str) -> Callable[..., Any]:
         for arg in args:
             if asyncio.iscoroutine(arg):
                 arg.close()
-        raise Forbidden(f"loop.{name}() cannot be replayed: put what needs it into an action")
+        raise Forbidden(f"{author()} calls loop.{name}(), which cannot be replayed: put what needs it into an action")
 
     return refuse
 

@@ -23,7 +23,8 @@ from perdure.core.asking import Asking, Definition
 from perdure.core.callbacks import Callback
 from perdure.core.commands import Asked, Limits, RestartWith, Undo, command_of
 from perdure.core.failures import describe
-from perdure.core.loop import new_loop, turns, where
+from perdure.core.loop import new_loop, turns
+from perdure.core.places import where
 from perdure.core.records import Row
 from perdure.errors import (
     ChildFailed,

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from perdure.core import events as ev
 from perdure.core.codec import digest
-from perdure.core.loop import NOWHERE
+from perdure.core.places import NOWHERE
 from perdure.core.records import Start, Status, definition_of, id_of
 from perdure.core.replay import Replay
 

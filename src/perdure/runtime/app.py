@@ -235,6 +235,7 @@ class Perdure:
 
         An execution of this id that was interrupted goes on where it was.
         """
+        interrupts.refuse_inside("app.run()")
 
         async def main() -> R:
             async with self, self.working(drain=1):

@@ -13,7 +13,19 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from perdure.errors import UsageError
+
 R = TypeVar("R")
+
+
+def refuse_inside(what: str) -> None:
+    """UsageError where a loop runs already, as in a module that a command loads: it cannot be blocked."""
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError(
+            f"{what} blocks, and an event loop runs here already: in async code await app.start(…), in a module that"
+            ' others import put it below `if __name__ == "__main__":`'
+        )
 
 
 def run(main: Coroutine[Any, Any, R]) -> R:

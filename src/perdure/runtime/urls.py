@@ -6,7 +6,7 @@ An address may have a password in it: whatever is said about it goes through `re
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from perdure.errors import SettingsError, UsageError
@@ -62,10 +62,7 @@ def connect(url: str) -> tuple[Store, Stream]:
                 raise SettingsError(
                     f"{redacted(url)!r} names no file: write sqlite:///orders.db or sqlite:////var/lib/orders.db"
                 )
-            options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-            if unknown := options.keys() - {"synchronous"}:
-                raise SettingsError(f"{redacted(url)!r}: unknown option {', '.join(unknown)}; there is: synchronous")
-            return SqliteStore(path, synchronous=options.get("synchronous", "FULL").upper()), LocalStream(path)
+            return SqliteStore(path, **_sqlite_options(url, parts.query)), LocalStream(path)
         case "postgresql" | "postgres":
             try:
                 import asyncpg as _  # noqa: F401
@@ -79,6 +76,21 @@ def connect(url: str) -> tuple[Store, Stream]:
         case _:
             known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
             raise SettingsError(f"no store for {redacted(url)!r}: use {known}")
+
+
+def _sqlite_options(url: str, query: str) -> dict[str, Any]:
+    options: dict[str, Any] = {name: values[-1] for name, values in parse_qs(query).items()}
+    if unknown := options.keys() - {"synchronous", "busy_timeout"}:
+        there = "there are synchronous and busy_timeout"
+        raise SettingsError(f"{redacted(url)!r}: unknown option {', '.join(sorted(unknown))}; {there}")
+    if (patience := options.get("busy_timeout")) is not None:
+        try:
+            options["busy_timeout"] = float(patience)
+        except ValueError:
+            options["busy_timeout"] = -1.0
+        if not 0 <= options["busy_timeout"] < 86_400:
+            raise SettingsError(f"busy_timeout={patience!r}: it is a number of seconds, such as 30 or 0.5")
+    return options
 
 
 def stream(settings: Settings) -> Stream:

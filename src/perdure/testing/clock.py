@@ -24,7 +24,7 @@ from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from perdure.core.loop import where
+from perdure.core.places import where
 
 T = TypeVar("T")
 

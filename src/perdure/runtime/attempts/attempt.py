@@ -123,6 +123,7 @@ class Running:
         "asked",
         "cancelled",
         "connection",
+        "details",
         "fence",
         "task",
         "whose",
@@ -135,6 +136,7 @@ class Running:
         self.asked = asked
         self.action: Action[..., Any] = asked.spec
         self.cancelled = False  # read by threads: a plain attribute is enough
+        self.details: Raw | None = None  # of its last heartbeat; written by threads
         self._shared = shared
         self._who = who
         self._scope: asyncio.Timeout | None = None
@@ -200,7 +202,8 @@ class Running:
 
     @property
     def progress(self) -> Any:
-        return None if self.asked.progress is None else msgspec.json.decode(self.asked.progress)
+        newest = self.asked.progress if self.details is None else self.details
+        return None if newest is None else msgspec.json.decode(newest)
 
     @property
     def client(self) -> Client:
@@ -212,6 +215,7 @@ class Running:
     def beat(self, details: Any) -> None:
         """Called by the action, perhaps from a thread."""
         data = None if details is None else watch.hide_in(Raw(encode(details)), self.tenant)
+        self.details = data or self.details
         self._loop.call_soon_threadsafe(self._beat, data)
 
     def reveal(self, name: str) -> str:

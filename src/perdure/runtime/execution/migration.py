@@ -18,7 +18,7 @@ from msgspec import Raw
 from perdure.core import events as ev, letters as mail
 from perdure.core.commands import Limits
 from perdure.core.durations import Duration, micros
-from perdure.core.loop import NOWHERE
+from perdure.core.places import NOWHERE
 from perdure.core.records import ENDED, PUBLISHED, Head, Mail, Row, tenant_of
 from perdure.core.replay import Replay
 from perdure.errors import ExecutionEnded, MigrationRefused, PerdureError, Undecodable, UsageError

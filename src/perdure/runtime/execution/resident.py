@@ -130,7 +130,7 @@ class Resident(Course):
 
     def settled(self, ref: int, event: ev.Event | None) -> None:
         """An attempt is over."""
-        self.running.pop(ref, None)
+        running = self.running.pop(ref, None)
         self._progress.pop(ref, None)
         if self.gone:
             return
@@ -138,6 +138,9 @@ class Resident(Course):
             self._crowded.append(ref)
         elif event is not None:
             self._settling.add(ref)
+            if isinstance(event, ev.ActionAttempted) and running is not None and (details := running.details):
+                if details != running.asked.progress:  # the next attempt goes on from the last heartbeat of this one
+                    self.inputs.append(ev.ActionProgressed(ref, event.attempt, details))
             self.inputs.append(event)
         elif self.replay is not None and ref in self.replay.actions:
             self.replay.fresh.append(ref)  # nobody asked to cancel it: begin again

@@ -23,6 +23,12 @@ _LABELLED = (
     "exists (select 1 from labels l where l.label = :label{number} and l.started_at = first.started_at"
     " and l.key = first.key)"
 )
+#: Every tenant there is, by one step of an index for each: so a search in all of them is as many searches in one, where
+#: it would otherwise read the rows of all executions.
+_ANY_TENANT = (
+    "h.tenant in (with recursive t (name) as (select min(tenant) from heads union all"
+    " select (select min(tenant) from heads where tenant > t.name) from t where t.name is not null) select name from t)"
+)
 
 
 def heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object]) -> list[Head]:
@@ -41,7 +47,7 @@ def _head(row: Sequence[Any]) -> Head:
 def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     """The where clause of a search and its values; only fixed text enters the statement."""
     values: dict[str, object] = {"now": now, "tenant": query.tenant, "limit": query.limit}
-    parts = ["h.tenant = :tenant" if query.tenant is not None else "true"]
+    parts = ["h.tenant = :tenant" if query.tenant is not None else _ANY_TENANT]
     labels = labels_wanted(query)
     values |= {f"label{number}": label for number, label in enumerate(labels)}
     parts += [_LABELLED.format(number=number) if number else "first.label = :label0" for number in range(len(labels))]
