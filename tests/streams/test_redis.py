@@ -393,15 +393,16 @@ def test_acks_fly_with_what_comes_soon_after_them_and_else_by_themselves(redis_u
     play(redis_url, body)
 
 
-def test_the_stream_of_a_worker_does_not_grow_without_end(redis_url: str) -> None:
+def test_no_stream_is_cut_by_its_length_and_that_of_a_worker_who_hangs_expires(redis_url: str) -> None:
     async def body(world: World) -> None:
         client = await world.open("client")
-        await world.client.xgroup_create(world.own("hung"), "workers", "0", mkstream=True)
+        await world.die(await world.open("hung", "default", lease=1))
         await client.publish([Hint(f"acme/{number}", to="hung") for number in range(12_000)])
-        await until(lambda: full(world))
+        await until(lambda: long_as(world, 12_000))
+        await until(lambda: long_as(world, 0))
 
-    async def full(world: World) -> bool:
-        return 10_000 <= await world.client.xlen(world.own("hung")) < 10_200
+    async def long_as(world: World, length: int) -> bool:
+        return bool(await world.client.xlen(world.own("hung")) == length)
 
     play(redis_url, body)
 

@@ -21,8 +21,6 @@ from perdure.streams.redis.wires import Command
 #: An id and its fields; none if the entry was deleted while it was pending.
 Raw: TypeAlias = tuple[bytes, Mapping[bytes, bytes] | None]
 
-#: A dead worker's stream does not grow beyond this.
-OWN_LENGTH = 10_000
 _KEY, _QUEUE, _NOT_FOR = b"e", b"q", b"a"
 #: Hints that share an entry, at most; and entries into which hints are divided before any of them share one.
 SHARED, APART = 8, 16
@@ -46,9 +44,12 @@ def to_queues(keys: Keys, hints: Iterable[Hint]) -> Iterator[Command]:
 
 
 def to_worker(keys: Keys, hint: Hint, worker: str) -> Command:
-    """Not made anew if the worker has gone: then the hint is lost, and the execution due when its lease ends."""
+    """Not made anew if the worker has gone: then the hint is lost, and the execution due when its lease ends.
+
+    A dead worker's stream expires, so it needs no other bound.
+    """
     fields = (_KEY, hint.key.encode(), _QUEUE, hint.queue.encode())
-    return ("XADD", keys.worker(worker), "NOMKSTREAM", "MAXLEN", "~", OWN_LENGTH, "*", *fields)
+    return ("XADD", keys.worker(worker), "NOMKSTREAM", "*", *fields)
 
 
 def poke(keys: Keys, me: str) -> Command:
