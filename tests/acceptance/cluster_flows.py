@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any
 
-from perdure import Escalate, Perdure, Retry, action, event, person, role, workflow
+from perdure import ActionFailed, Escalate, Perdure, Retry, action, event, person, role, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -49,6 +49,22 @@ def fail_once() -> str:
     if action.attempt == 1:
         raise RuntimeError("not yet")
     return "done"
+
+
+@action(transactional=True, retries=Retry(attempts=20, first=0.2, factor=1))
+async def enter(seconds: float) -> int:
+    """One row for the call, in a table beside those of the store; who comes second waits for the first."""
+    schema = os.environ["PERDURE_STORE"].partition("schema=")[2].partition("&")[0]
+    await action.connection.execute(f'insert into "{schema}".entries values ($1, $2)', action.key, os.getpid())
+    note("entered")
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+
+@action(at_most_once=True)
+async def launch(seconds: float) -> None:
+    note("launched")
+    await asyncio.sleep(seconds)
 
 
 @workflow(name="fleet_order")
@@ -118,6 +134,22 @@ async def alarm(moment: float) -> None:
 @workflow
 async def alone(seconds: float) -> None:
     await stay(seconds)
+
+
+@workflow
+async def account(seconds: float) -> int:
+    return await enter(seconds)
+
+
+@workflow
+async def rocket(seconds: float) -> str:
+    """Two calls that a death may cut off: one is made again, the other is not."""
+    again = asyncio.create_task(work("fuel", seconds))
+    try:
+        await launch(seconds)
+    except ActionFailed as unknown:
+        return f"{await again}, {unknown.type}"
+    return f"{await again}, launched"
 
 
 @workflow

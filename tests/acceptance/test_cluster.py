@@ -9,16 +9,18 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from perdure import Perdure, Run
 from perdure.core import events as ev
 from tests.acceptance.cluster import Cluster, check, metrics, port_of, results, rows_of, types, until
-from tests.acceptance.cluster_flows import both, chain, told, watchful
+from tests.acceptance.cluster_flows import account, both, chain, rocket, told, watchful
 from tests.acceptance.conftest import Make
 
 #: How a worker notices that it has lost an execution: its write is refused, or its lease is not renewed.
 KINDS = ("stale", "lost")
+ERRORS = "workflow_event_processing_errors_total"
 #: Fields of events that differ from run to run: times, and who did it.
 VARYING = ("began", "due", "at", "worker")
 
@@ -218,7 +220,7 @@ def test_a_worker_that_was_stopped_past_its_lease_is_refused_when_it_comes_back(
 
             async def refused() -> bool:
                 found = await metrics(port)
-                errors = [found.get(f'workflow_event_processing_errors_total{{kind="{kind}"}}', 0) for kind in KINDS]
+                errors = [found.get(f'{ERRORS}{{kind="{kind}"}}', 0) for kind in KINDS]
                 return sum(errors) >= 1 and found["perdure_holds"] == 0
 
             await until(refused, "the zombie notices")
@@ -246,4 +248,64 @@ def test_what_a_killed_worker_held_is_taken_over_when_its_lease_is_over(cluster:
             return took
 
     took = asyncio.run(main())
-    assert took < 10, f"the lease is 1 s, the take-over came after {took:.2f} s"
+    # A lease of 1 s, then a look at what is due: at the end of the lease, or half a second later.
+    assert took < 4, f"the lease is 1 s, the take-over came after {took:.2f} s"
+
+
+def test_of_two_actions_that_a_kill_cut_off_one_is_made_again_and_the_other_is_unknown(cluster: Cluster) -> None:
+    workers = {worker.pid: worker for worker in cluster.grow(2)}
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            run = await app.start(rocket, 0.5)
+            await until(lambda: len(cluster.ledger.of(run)) == 2, "both have had their effect")
+            fuel, launched = sorted(cluster.ledger.of(run), key=lambda call: str(call["step"]))
+            workers[fuel["pid"]].signal(signal.SIGKILL)
+            assert await run.result(timeout=20) == "fuel, Unknown"
+            [again] = cluster.ledger.of(run)[2:]
+            assert (again["step"], again["key"]) == ("fuel", fuel["key"])
+            assert again["pid"] != fuel["pid"] == launched["pid"]
+            await check(cluster, [run])
+
+    asyncio.run(main())
+
+
+def test_a_worker_stopped_inside_its_transaction_holds_others_up_for_the_idle_timeout_and_cannot_commit(
+    make: Make, redis_url: str, postgres: str
+) -> None:
+    cluster = make(redis_url, store=f"{postgres}&idle_timeout=1")
+    [zombie] = cluster.grow(1, health="127.0.0.1:0", log_level="info")
+    port = port_of(zombie)
+
+    async def main() -> None:
+        connection = await asyncpg.connect(postgres.partition("?")[0])
+        entries = f'"{postgres.partition("schema=")[2].partition("&")[0]}".entries'
+        await connection.execute(f"create table {entries} (key text primary key, pid integer)")
+        async with cluster.app() as app:
+            run = await app.start(account, 0.5)
+            await until(lambda: bool(cluster.ledger.of(run)), "it is inside its transaction")
+            zombie.signal(signal.SIGSTOP)
+            [other] = await asyncio.to_thread(cluster.grow)
+            took = await until(lambda: len(cluster.ledger.of(run)) == 2, "another is let in")
+            assert took < 5, f"lease and idle timeout are 1 s each, another was let in after {took:.1f} s"
+            zombie.signal(signal.SIGCONT)
+            assert await run.result(timeout=20) == other.pid
+
+            async def given_up() -> bool:
+                found = await metrics(port)
+                errors = [value for name, value in found.items() if name.startswith(f"{ERRORS}{{")]
+                return sum(errors) >= 1 and found["perdure_holds"] == found["perdure_attempts_running"] == 0
+
+            await until(given_up, "the zombie has noticed")
+            assert (await metrics(port)).get('perdure_actions_total{outcome="ok"}', 0) == 0
+            assert [tuple(row) for row in await connection.fetch(f"select pid from {entries}")] == [(other.pid,)]
+            assert (await types(run)).count("ActionSettled") == 1
+            await check(cluster, [run])
+            # It goes on with other work.
+            other.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(other.end) == 0
+            later = await app.start(account, 0.0)
+            assert await later.result(timeout=20) == zombie.pid
+        await connection.close()
+
+    asyncio.run(main())

@@ -57,7 +57,7 @@ class House(Protocol):
     def spill(self) -> float | None: ...
     def now(self) -> int: ...
     def findable(self, action: Action[..., Any]) -> bool: ...
-    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> None: ...
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> bool: ...
 
 
 class Whose(Protocol):
@@ -287,7 +287,9 @@ class Running:
         began = self._shared.now()
         try:
             if self.action.how.transactional:
-                await self._shared.house.perform(self._who, self.asked.ref, lambda conn: self._within(conn, began))
+                whose, ref = self._who, self.asked.ref
+                if not await self._shared.house.perform(whose, ref, lambda conn: self._within(conn, began)):
+                    self._joint = None
                 return None, None
             return await self._success(began), None
         except asyncio.CancelledError as error:

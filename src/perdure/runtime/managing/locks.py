@@ -66,7 +66,8 @@ class Lock:
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
-        self.token = f"{me}/{uuid.uuid4().hex[:12]}"
+        self.token = _token(me)
+        self._me = me
         self._locks = locks
         self._lease = lease
         self._wait = wait
@@ -133,7 +134,9 @@ class Lock:
             self._renewal = None
         if not fence:
             return False
-        given = await self._locks.drop(self.name, self.token, fence)
+        # The next acquisition has another token; one whose answer got lost, when repeated, keeps its own.
+        token, self.token = self.token, _token(self._me)
+        given = await self._locks.drop(self.name, token, fence)
         if given and self._news is not None:
             await self._news.tell(self.name)
         return given
@@ -263,6 +266,10 @@ class StoreLocks:
 
 def key_of_lock(tenant: str, name: str) -> str:
     return key_of(tenant, f"lock/{name}")  # no execution's id has a slash
+
+
+def _token(me: str) -> str:
+    return f"{me}/{uuid.uuid4().hex[:12]}"
 
 
 def _told(holder: str) -> tuple[str, int | None]:

@@ -155,7 +155,7 @@ class Worker:
                 await loop()
                 pause = 0.05
             except StoreError as error:
-                self._broke(loop, "unknown" if isinstance(error, OutcomeUnknown) else "store")
+                self._broke(loop, _kind(error))
                 log.warning("%s; trying again in %.2g s", error, pause, extra={"worker": self.me})
             except Exception:
                 self._broke(loop, "engine")
@@ -241,12 +241,16 @@ class Worker:
         self._committer.set_free(resident)
         await self._landing.landed(group, ["ok"])
 
-    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> None:
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> bool:
         if not isinstance(self._store, Joining):
             raise UsageError("a transactional action needs a store with transactions of the caller's: postgresql://…")
-        await joint.perform(self, self._store, whose, ref, work)
+        return await joint.perform(self, self._store, whose, ref, work)
 
-    async def forget(self, resident: Resident) -> None:
+    async def forget(self, resident: Resident, error: StoreError | None) -> None:
+        """A joint commit was refused, because another worker has gone on, or the store failed at it."""
+        self.metrics.errors.add("stale" if error is None else _kind(error))
+        why = error or "another worker has gone on with it"
+        log.warning("%s: a transaction was not committed: %s", resident.key, why, extra=resident.about)
         if self.here(resident):
             await self._landing.unknown([resident])
 
@@ -278,3 +282,8 @@ class Worker:
                 self.metrics.errors.add("lost")
                 log.warning("%s: lost to another worker", key, extra=resident.about)
                 self._landing.evict(resident)
+
+
+def _kind(error: StoreError) -> str:
+    """Which kind of trouble it is, as the metrics have it."""
+    return "unknown" if isinstance(error, OutcomeUnknown) else "store"
