@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
-from perdure import ActionFailed, Escalate, Perdure, Retry, action, event, person, role, workflow
+from perdure import ActionFailed, Breaker, Escalate, External, Perdure, Retry, action, event, person, role, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -65,6 +66,15 @@ async def enter(seconds: float) -> int:
 async def launch(seconds: float) -> None:
     note("launched")
     await asyncio.sleep(seconds)
+
+
+@action(breaker=Breaker(failures=3, pause=2, fail_fast=True))
+async def ask() -> str:
+    """A service that is ill as long as nobody says that it is well."""
+    note("asked")
+    if not Path(f"{LEDGER}.well").exists():
+        raise External("out of order")
+    return "fine"
 
 
 @workflow(name="fleet_order")
@@ -150,6 +160,17 @@ async def rocket(seconds: float) -> str:
     except ActionFailed as unknown:
         return f"{await again}, {unknown.type}"
     return f"{await again}, launched"
+
+
+async def asking() -> str:
+    try:
+        return await ask()
+    except ActionFailed as failure:
+        return failure.type
+
+
+asks_here = workflow(asking, name="asks_here")
+asks_there = workflow(asking, name="asks_there", queue="there")
 
 
 @workflow

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -15,7 +16,7 @@ import pytest
 from perdure import Perdure, Run
 from perdure.core import events as ev
 from tests.acceptance.cluster import Cluster, check, metrics, port_of, results, rows_of, types, until
-from tests.acceptance.cluster_flows import account, both, chain, rocket, told, watchful
+from tests.acceptance.cluster_flows import account, asks_here, asks_there, both, chain, rocket, told, watchful
 from tests.acceptance.conftest import Make
 
 #: How a worker notices that it has lost an execution: its write is refused, or its lease is not renewed.
@@ -147,6 +148,31 @@ def test_steps_on_alternating_workers_give_the_same_log_as_on_one(make: Make) ->
     finally:
         for worker in (ann, bob):
             worker.signal(signal.SIGCONT)
+
+
+def test_a_circuit_that_one_worker_opens_is_open_at_the_other(cluster: Cluster) -> None:
+    [here], [there] = cluster.grow(1), cluster.grow(1, "--queues", "there")
+
+    async def main() -> None:
+        async with cluster.app() as app, asyncio.timeout(30):
+            for _ in range(3):  # so often it has to fail until it is left alone
+                assert await (await app.start(asks_here)).result() == "External"
+            assert await (await app.start(asks_here)).result() == "CircuitOpen"
+            # At most two tries of its own are too few for the other to find out by itself.
+            found = [await (await app.start(asks_there)).result() for _ in range(3)]
+            assert found[-1] == "CircuitOpen", f"the other had not heard of it: {found}"
+            assert {call["pid"] for call in cluster.ledger.calls()[3:]} <= {there.pid}
+            Path(f"{cluster.ledger.path}.well").touch()
+
+            async def well() -> bool:
+                return await (await app.start(asks_here)).result() == "fine"
+
+            asked = len(cluster.ledger.calls())
+            await until(well, "the pause is over, and a probe finds it well")
+            assert {call["pid"] for call in cluster.ledger.calls()[asked:]} == {here.pid}
+            assert await (await app.start(asks_there)).result() == "fine", "the other has not heard that it is well"
+
+    asyncio.run(main())
 
 
 def test_what_is_paused_on_one_worker_goes_on_at_another_in_the_same_state(cluster: Cluster) -> None:

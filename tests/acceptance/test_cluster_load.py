@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,7 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     async def main() -> list[Run[None]]:
         async with cluster.app() as app:
             runs = [await app.start(alone, 0.05, id=f"print-{n}", lane="printer") for n in range(12)]
-            free = [await app.start(alone, 0.05, id=f"free-{n}") for n in range(12)]
+            free = await asyncio.gather(*(app.start(alone, 0.5, id=f"free-{n}") for n in range(12)))
             await results([*runs, *free])
             await check(cluster, [*runs, *free])
             return runs
@@ -201,6 +201,9 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     steps = [(call["execution"], call["step"]) for call in cluster.ledger.calls() if call["execution"] in ids]
     assert steps == [(run.id, step) for run in runs for step in ("in", "out")], "two were in at once, or out of turn"
     assert len({call["pid"] for call in cluster.ledger.calls()}) > 1, "one worker did it all"
+    others = [call["step"] for call in cluster.ledger.calls() if call["execution"] not in ids]
+    inside = accumulate(1 if step == "in" else -1 for step in others)
+    assert max(inside) > 1, "without a lane they run side by side"
 
 
 # Locks

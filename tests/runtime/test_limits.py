@@ -66,6 +66,22 @@ async def test_no_more_attempts_of_an_action_run_at_once_than_it_allows(world: W
 
 
 @pytest.mark.world(concurrency=4)
+async def test_no_more_attempts_run_at_once_than_the_worker_has_places(world: World) -> None:
+    @action(name="limits.unlimited")
+    async def unlimited() -> None:
+        await busy()
+
+    @workflow(name="limits.all")
+    async def everything(count: int) -> None:
+        await asyncio.gather(*(unlimited() for _ in range(count)), *(few(number) for number in range(count)))
+
+    for run in [await world.start(everything, 5) for _ in range(4)]:
+        await run.result()
+    assert len(seen) == 40
+    assert max(seen) == 4
+
+
+@pytest.mark.world(concurrency=4)
 async def test_a_full_action_takes_no_places_that_others_could_have(world: World) -> None:
     await world.start(some, 50)
     await world.settle()
