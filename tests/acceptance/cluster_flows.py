@@ -44,6 +44,14 @@ async def stay(seconds: float) -> None:
     note("out")
 
 
+@action(everywhere=2)
+async def visit(seconds: float) -> None:
+    """As `stay`, but no more than two at once in all workers."""
+    note("in")
+    await asyncio.sleep(seconds)
+    note("out")
+
+
 @action(retries=Retry(attempts=3, first=0.05))
 def fail_once() -> str:
     note("tried", attempt=action.attempt)
@@ -144,6 +152,11 @@ async def alarm(moment: float) -> None:
 @workflow
 async def alone(seconds: float) -> None:
     await stay(seconds)
+
+
+@workflow
+async def visits(seconds: float) -> None:
+    await visit(seconds)
 
 
 @workflow

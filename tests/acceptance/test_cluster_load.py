@@ -22,7 +22,7 @@ from perdure.errors import StoreOutdated
 from perdure.stores.postgres import PostgresStore, migrations
 from perdure.stores.sqlite import migrations as files
 from tests.acceptance.cluster import Cluster, Load, check, results, until
-from tests.acceptance.cluster_flows import alarm, alone, chain, told
+from tests.acceptance.cluster_flows import alarm, alone, chain, told, visits
 from tests.acceptance.conftest import Make
 
 LOCK_PROGRAM = Path(__file__).parent / "lock_process.py"
@@ -204,6 +204,22 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     others = [call["step"] for call in cluster.ledger.calls() if call["execution"] not in ids]
     inside = accumulate(1 if step == "in" else -1 for step in others)
     assert max(inside) > 1, "without a lane they run side by side"
+
+
+def test_a_limit_of_an_action_holds_over_all_workers(cluster: Cluster) -> None:
+    cluster.grow(3)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            runs = await asyncio.gather(*(app.start(visits, 0.1, id=f"visit-{n}") for n in range(15)))
+            await results(runs)
+            assert await check(cluster, runs) == 0
+
+    asyncio.run(main())
+    calls = cluster.ledger.calls()
+    inside = list(accumulate(1 if call["step"] == "in" else -1 for call in calls))
+    assert (len(calls), max(inside)) == (30, 2)
+    assert len({call["pid"] for call in calls}) > 1, "one worker did it all"
 
 
 # Locks

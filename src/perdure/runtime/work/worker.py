@@ -25,6 +25,7 @@ from perdure.ports import Joining, Store, Stream
 from perdure.runtime.attempts import joint
 from perdure.runtime.attempts.attempt import Attempts
 from perdure.runtime.attempts.circuits import Circuits
+from perdure.runtime.attempts.fleet import Fleet
 from perdure.runtime.clock import Clock
 from perdure.runtime.definitions.published import Published
 from perdure.runtime.execution.resident import Resident
@@ -72,7 +73,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         circuits = Circuits(self._tell, registry.breaker)
-        self.attempts = Attempts(self, client, self._executor, circuits)
+        self._fleet = Fleet(store, me, settings.lease)
+        self.attempts = Attempts(self, client, self._executor, circuits, self._fleet)
         self.attempts.counted = self.metrics.attempted
         self._resting = Resting(store)
         self._quotas = Quotas(self, store, self._resting)
@@ -130,6 +132,9 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._errands, return_exceptions=True)
         await self._give_back()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await self._fleet.calm()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.attempts.processes.close()
         if self._leases is not None:
