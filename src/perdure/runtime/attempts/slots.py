@@ -112,7 +112,8 @@ class ActionSlots:
             await self._worker.enter(tenant, patience)
             return None
         place: Lock | None = None
-        await own.enter(tenant, patience)
+        # Elsewhere there are no other places than those that are waited for here.
+        await own.enter(tenant, patience if everywhere is None else None)
         try:
             if everywhere is not None and self._fleet is not None:
                 place = await self._fleet.enter(action, everywhere)
