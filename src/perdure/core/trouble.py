@@ -74,3 +74,5 @@ def _places(news: Sequence[Event]) -> Iterator[str]:
             yield f"/actions/{ref}/{name}"
         case [ChildSettled(ref=ref, id=id, error=Error()), *_]:
             yield f"/children/{ref}/{id}"
+        case _:
+            pass
