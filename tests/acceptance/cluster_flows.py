@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
-from perdure import Escalate, Perdure, Retry, action, event, person, role, workflow
+from perdure import ActionFailed, Breaker, Escalate, External, Perdure, Retry, action, event, person, role, workflow
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -43,6 +44,14 @@ async def stay(seconds: float) -> None:
     note("out")
 
 
+@action(everywhere=2)
+async def visit(seconds: float) -> None:
+    """As `stay`, but no more than two at once in all workers."""
+    note("in")
+    await asyncio.sleep(seconds)
+    note("out")
+
+
 @action(retries=Retry(attempts=3, first=0.05))
 def fail_once() -> str:
     note("tried", attempt=action.attempt)
@@ -57,6 +66,31 @@ async def fail_at_first() -> int:
     if action.attempt == 1:
         raise RuntimeError("come back later")
     return action.attempt
+
+
+@action(transactional=True, retries=Retry(attempts=20, first=0.2, factor=1))
+async def enter(seconds: float) -> int:
+    """One row for the call, in a table beside those of the store; who comes second waits for the first."""
+    schema = os.environ["PERDURE_STORE"].partition("schema=")[2].partition("&")[0]
+    await action.connection.execute(f'insert into "{schema}".entries values ($1, $2)', action.key, os.getpid())
+    note("entered")
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+
+@action(at_most_once=True)
+async def launch(seconds: float) -> None:
+    note("launched")
+    await asyncio.sleep(seconds)
+
+
+@action(breaker=Breaker(failures=3, pause=2, fail_fast=True))
+async def ask() -> str:
+    """A service that is ill as long as nobody says that it is well."""
+    note("asked")
+    if not Path(f"{LEDGER}.well").exists():
+        raise External("out of order")
+    return "fine"
 
 
 @workflow(name="fleet_order")
@@ -131,6 +165,38 @@ async def elsewhere() -> None:
 @workflow
 async def alone(seconds: float) -> None:
     await stay(seconds)
+
+
+@workflow
+async def visits(seconds: float) -> None:
+    await visit(seconds)
+
+
+@workflow
+async def account(seconds: float) -> int:
+    return await enter(seconds)
+
+
+@workflow
+async def rocket(seconds: float) -> str:
+    """Two calls that a death may cut off: one is made again, the other is not."""
+    again = asyncio.create_task(work("fuel", seconds))
+    try:
+        await launch(seconds)
+    except ActionFailed as unknown:
+        return f"{await again}, {unknown.type}"
+    return f"{await again}, launched"
+
+
+async def asking() -> str:
+    try:
+        return await ask()
+    except ActionFailed as failure:
+        return failure.type
+
+
+asks_here = workflow(asking, name="asks_here")
+asks_there = workflow(asking, name="asks_there", queue="there")
 
 
 @workflow

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from perdure.errors import StoreOutdated
 from perdure.stores.postgres import PostgresStore, migrations
 from perdure.stores.sqlite import migrations as files
 from tests.acceptance.cluster import Cluster, Load, check, metrics, port_of, results, rows_of, until
-from tests.acceptance.cluster_flows import alarm, alone, chain, elsewhere, told
+from tests.acceptance.cluster_flows import alarm, alone, chain, elsewhere, told, visits
 from tests.acceptance.conftest import Make
 
 LOCK_PROGRAM = Path(__file__).parent / "lock_process.py"
@@ -308,7 +308,7 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     async def main() -> list[Run[None]]:
         async with cluster.app() as app:
             runs = [await app.start(alone, 0.05, id=f"print-{n}", lane="printer") for n in range(12)]
-            free = [await app.start(alone, 0.05, id=f"free-{n}") for n in range(12)]
+            free = await asyncio.gather(*(app.start(alone, 0.5, id=f"free-{n}") for n in range(12)))
             await results([*runs, *free])
             await check(cluster, [*runs, *free])
             return runs
@@ -318,6 +318,25 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     steps = [(call["execution"], call["step"]) for call in cluster.ledger.calls() if call["execution"] in ids]
     assert steps == [(run.id, step) for run in runs for step in ("in", "out")], "two were in at once, or out of turn"
     assert len({call["pid"] for call in cluster.ledger.calls()}) > 1, "one worker did it all"
+    others = [call["step"] for call in cluster.ledger.calls() if call["execution"] not in ids]
+    inside = accumulate(1 if step == "in" else -1 for step in others)
+    assert max(inside) > 1, "without a lane they run side by side"
+
+
+def test_a_limit_of_an_action_holds_over_all_workers(cluster: Cluster) -> None:
+    cluster.grow(3)
+
+    async def main() -> None:
+        async with cluster.app() as app:
+            runs = await asyncio.gather(*(app.start(visits, 0.1, id=f"visit-{n}") for n in range(15)))
+            await results(runs)
+            assert await check(cluster, runs) == 0
+
+    asyncio.run(main())
+    calls = cluster.ledger.calls()
+    inside = list(accumulate(1 if call["step"] == "in" else -1 for call in calls))
+    assert (len(calls), max(inside)) == (30, 2)
+    assert len({call["pid"] for call in calls}) > 1, "one worker did it all"
 
 
 # Locks

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import time
+import urllib.request
 
 import pytest
 
@@ -69,24 +72,30 @@ def test_a_worker_that_is_told_to_stop_finishes_and_another_goes_on_at_once(gate
         worker.line("first begins")
         worker.signal(signal.SIGTERM)
         worker.line(r"stopping: 1 action\(s\) may take up to 30 s to finish")
+        gated.run("start", "shop.py", "steps", str(gate), "--id", "late")
         gate.touch()
         assert worker.end() == 0
-    head = gated.json("show", "s")
-    assert head["holder"] is None
-    assert [entry["type"] for entry in head["log"]] == ["Started", "ActionSettled"]
+        assert sum("first begins" in line for line in worker.seen) == 1, "it took new work"
+    for id, types in (("s", ["Started", "ActionSettled"]), ("late", ["Started"])):
+        head = gated.json("show", id)
+        assert head["holder"] is None
+        assert [entry["type"] for entry in head["log"]] == types
     with gated.process("worker", "shop.py", "--json", **SLOW) as worker:
-        assert gated.lines("tail", "s", "--follow")[-1]["data"]["result"] == "first second"
+        for id in ("s", "late"):
+            assert gated.lines("tail", id, "--follow")[-1]["data"]["result"] == "first second"
         assert worker.stop() == 0
     assert "TakenOver" not in {entry["type"] for entry in gated.json("show", "s")["log"]}
 
 
 def test_what_does_not_finish_in_time_is_given_back(gated: Shop) -> None:
     gate = gated.folder / "gate"
-    with gated.process("worker", "shop.py", "--json", PERDURE_DRAIN="0.1", **SLOW) as worker:
+    with gated.process("worker", "shop.py", "--json", PERDURE_DRAIN="1", **SLOW) as worker:
         worker.line('"ready"')
         gated.run("start", "shop.py", "blocked", str(gate), "--id", "b")
         worker.line("stubborn begins")
+        told = time.monotonic()
         assert worker.stop() == 0  # although the thread never ends
+        assert 1 <= time.monotonic() - told < 6
         assert json.loads(next(line for line in worker.seen if "stopped" in line))["code"] == 0
     assert gated.json("show", "b")["holder"] is None
     gate.touch()
@@ -120,6 +129,23 @@ def test_a_worker_serves_the_queues_that_it_is_given(gated: Shop) -> None:
         assert json.loads(worker.line('"ready"'))["queues"] == ["mail", "other"]
         gated.run("start", "shop.py", "post", "--id", "p")
         assert gated.lines("tail", "p", "--follow")[-1]["data"]["result"] == "posted"
+        assert worker.stop() == 0
+
+
+def test_a_worker_has_the_places_that_it_is_given(gated: Shop) -> None:
+    with gated.process("worker", "shop.py", "--concurrency", "2", "--health", "127.0.0.1:0") as worker:
+        port = re.search(r"http://127.0.0.1:(\d+)", worker.line("health and metrics on"))
+        assert port is not None
+        for id in "abcd":
+            gated.run("start", "shop.py", "steps", str(gated.folder / "gate"), "--id", id)
+        text = ""
+        while "\nperdure_holds 4\n" not in text:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=20) as answer:
+                text = answer.read().decode()
+        assert "\nperdure_attempts_running 2\n" in text
+        (gated.folder / "gate").touch()
+        for id in "abcd":
+            assert gated.lines("tail", id, "--follow")[-1]["data"]["result"] == "first second"
         assert worker.stop() == 0
 
 

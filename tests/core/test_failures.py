@@ -105,6 +105,17 @@ def test_the_text_of_an_error_says_nothing_about_its_kind() -> None:
     assert kind_of(RuntimeError("permanent: contention, not found, 503"), {}) == "transient"
 
 
+@pytest.mark.parametrize("base", [Exception, OSError, Transient, Permanent, Contention, External])
+def test_the_text_of_an_error_is_not_even_read(base: type[Exception]) -> None:
+    class Mute(base):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            raise AssertionError("its text was read")
+
+        __repr__ = __str__
+
+    assert kind_of(Mute("timeout"), {}) == (base.__name__.lower() if issubclass(base, ActionError) else "transient")
+
+
 def test_a_fatal_class_is_permanent_whatever_else_is_said() -> None:
     assert kind_of(KeyError("x"), {KeyError: External}, (LookupError,)) == "permanent"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -14,18 +16,45 @@ from perdure.errors import External, UsageError
     attempt=st.integers(1, 200),
     first=st.floats(0.001, 100),
     factor=st.floats(1, 10),
+    step=st.floats(0, 100),
     cap=st.floats(0.001, 1000),
     jitter=st.floats(0, 1),
     key=st.text(max_size=20),
 )
 def test_delays_stay_within_their_bounds(
-    attempt: int, first: float, factor: float, cap: float, jitter: float, key: str
+    attempt: int, first: float, factor: float, step: float, cap: float, jitter: float, key: str
 ) -> None:
-    retry = Retry(attempts=0, first=first, factor=factor, cap=cap, jitter=jitter)
+    retry = Retry(attempts=0, first=first, factor=factor, step=step, cap=cap, jitter=jitter)
     delay = retry.delay(attempt, key)
-    plain = min(micros(first) * factor ** min(attempt - 1, 300), micros(cap))
+    plain = min((micros(first) + micros(step) * (attempt - 1)) * factor ** (attempt - 1), micros(cap))
     assert min(int(plain), micros(cap)) <= delay <= min(plain * (1 + jitter) + 1, micros(cap))
     assert delay == retry.delay(attempt, key)
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds"),
+    [
+        ({"factor": 1}, [3, 3, 3, 3, 3]),
+        ({"factor": 1, "step": "2s"}, [3, 5, 7, 9, 11]),
+        ({}, [3, 6, 12, 24, 48]),
+        ({"cap": "10s"}, [3, 6, 10, 10, 10]),
+    ],
+    ids=["constant", "linear", "exponential", "capped"],
+)
+def test_delays_follow_their_formula_and_jitter_lengthens_them_by_its_share(
+    how: dict[str, Any], seconds: list[int]
+) -> None:
+    plain, shaken = (Retry(attempts=0, first="3s", jitter=jitter, **how) for jitter in (0.0, 0.5))
+    assert [plain.delay(attempt, "k") for attempt in range(1, 6)] == [one * 1_000_000 for one in seconds]
+    for attempt, one in enumerate(seconds, 1):
+        most = min(1.5 * one, 10 if "cap" in how else 60) * 1_000_000
+        found = [shaken.delay(attempt, f"key {number}") for number in range(200)]
+        assert one * 1_000_000 <= min(found) <= max(found) <= most
+        assert max(found) - min(found) >= 0.9 * (most - one * 1_000_000)
+
+
+def test_a_pause_that_no_number_is_large_enough_for_is_the_longest() -> None:
+    assert Retry(attempts=0, factor=10.0, cap="1m").delay(1_000_000, "k") == micros("1m")
 
 
 @given(attempts=st.integers(1, 20))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure import ActionFailed, ExecutionFailed, Machine, Perdure, Retry, State, To, action, workflow
+from perdure import ActionFailed, ExecutionFailed, Machine, Perdure, Retry, Run, State, To, action, workflow
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
 from perdure.testing import World
@@ -95,6 +95,65 @@ async def test_failed_tries_are_repeated_with_back_off(world: World) -> None:
     assert [entry.data["attempt"] for entry in tries] == [1, 2]
     delays = [entry.data["due"] - round(entry.at.timestamp() * 1e6) for entry in tries]
     assert delays[0] <= 10_000 < delays[1] <= 20_000
+
+
+@pytest.mark.world(concurrency=1)
+async def test_who_waits_for_its_next_try_holds_no_place(world: World) -> None:
+    @action(retries=Retry(attempts=2, first="1m", jitter=0), concurrency=1)
+    async def flaky() -> int:
+        if action.attempt == 1:
+            raise OSError("not yet")
+        return action.attempt
+
+    @workflow
+    async def patient() -> int:
+        return await flaky()
+
+    @workflow
+    async def busy() -> Receipt:
+        return await charge(Order(1, 2.0))
+
+    runs = [await world.start(patient) for _ in range(5)]
+    await world.settle()
+    (machine,) = world.workers
+    assert machine.app.worker is not None
+    assert (machine.app.worker.attempts.running, len(machine.app.worker.residents)) == (0, 0)
+    began = world.now()
+    await world.run(busy)
+    assert world.now() == began, "others did not have to wait"
+    assert [await run.result() for run in runs] == [2] * 5
+    assert (world.now() - began).total_seconds() == 60
+
+
+@action(name="actions.hopeless", retries=Retry(attempts=3, first="10s"))
+async def hopeless_at_last() -> None:
+    seen.append(action.attempt)
+    await asyncio.sleep(1)
+    raise OSError("no")
+
+
+@workflow(name="actions.counts")
+async def counts() -> int:
+    try:
+        await hopeless_at_last()
+    except ActionFailed as failure:
+        return failure.attempts
+    return 0
+
+
+async def test_there_are_as_many_tries_as_said_wherever_a_crash_falls(world: World) -> None:
+    crashed_in: list[list[int]] = []
+
+    async def check(run: Run[Any]) -> None:
+        assert await run.result() == 3
+        log = await run.log()
+        assert [entry.data["attempt"] for entry in log if entry.type == "ActionAttempted"] == [1, 2]
+        crashed_in.append(list(seen))
+        seen.clear()
+
+    await world.crash_everywhere(counts, check=check)
+    # A try that was cut off has no outcome, so it is made again under its number.
+    assert {tuple(tries) for tries in crashed_in} == {(1, 2, 3), (1, 1, 2, 3), (1, 2, 2, 3), (1, 2, 3, 3)}
 
 
 async def test_the_last_try_settles_the_action(world: World) -> None:

@@ -82,10 +82,12 @@ async def test_retries_follow_the_options_of_the_call(world: World) -> None:
 
     @workflow
     async def patient() -> int:
-        return await flaky.options(retries=Retry(attempts=3, first="1m", jitter=0))()
+        return await flaky.options(retries=Retry(attempts=3, first="10s", factor=1, step="20s", jitter=0))()
 
+    began = fleet.micros()
     run = await fleet.start(patient)
     assert await run.result() == 3
+    assert (fleet.micros() - began) // 1_000_000 == 10 + 30
     assert [attempt for _, attempt, _ in calls] == [1, 2, 3]
     settled = [ev.read(row) for row in await fleet.rows(run.key)]
     assert [event.attempts for event in settled if isinstance(event, ev.ActionSettled)] == [3]

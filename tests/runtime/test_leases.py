@@ -9,8 +9,9 @@ import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,53 @@ def test_who_has_a_twin() -> None:
     assert isinstance(SqliteStore("x.db"), Twinned)
     assert not isinstance(MemoryStore(), Twinned)
     assert not isinstance(Single("x.db"), Twinned)
+
+
+@action(name="leases.long")
+async def long(days: float) -> str:
+    effects.append(("long", days))
+    await asyncio.sleep(days * 86_400)
+    return "done"
+
+
+@workflow(name="leases-long")
+async def long_flow(days: float) -> str:
+    return await long(days)
+
+
+async def test_one_loop_renews_all_that_a_worker_holds_when_a_third_of_the_lease_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, set[str]]] = []
+
+    async def renew(store: MemoryStore, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
+        asked.append((world.now().timestamp(), {key for key, _ in holds}))
+        return await plain(store, holds, lease)
+
+    plain = MemoryStore.renew
+    runs = [await world.start(long_flow, 1.0) for _ in range(20)]
+    await world.settle()
+    monkeypatch.setattr(MemoryStore, "renew", renew)
+    await world.advance("1m")
+    assert {frozenset(keys) for _, keys in asked} == {frozenset(run.key for run in runs)}
+    pauses = {round(late - soon, 3) for (soon, _), (late, _) in pairwise(asked)}
+    assert pauses == {round(world.app.settings.lease / 3, 3)}
+
+
+@pytest.mark.world(workers=2, lease="20m")
+async def test_what_runs_for_a_week_is_never_touched(world: World) -> None:
+    effects.clear()
+    busy, resting = await world.start(long_flow, 7.0), await world.start(rests, 7.0)
+    assert [await busy.result(), await resting.result()] == ["done", "rested"]
+    assert effects == [("long", 7.0)]
+    for run in (busy, resting):
+        assert not {"TakenOver", "Stuck"} & {entry.type for entry in await run.log()}
+
+
+@workflow(name="leases-rests")
+async def rests(days: float) -> str:
+    await asyncio.sleep(days * 86_400)
+    return "rested"
 
 
 # --- a process that is stopped ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from perdure import Perdure, action, workflow
 from perdure.core.records import tenant_of
 from perdure.errors import UsageError
 from perdure.runtime.attempts.slots import ActionSlots, Slots
-from perdure.testing import World
+from perdure.testing import World, simulate
 
 seen: list[Any] = []
 running = 0
@@ -66,6 +66,22 @@ async def test_no_more_attempts_of_an_action_run_at_once_than_it_allows(world: W
 
 
 @pytest.mark.world(concurrency=4)
+async def test_no_more_attempts_run_at_once_than_the_worker_has_places(world: World) -> None:
+    @action(name="limits.unlimited")
+    async def unlimited() -> None:
+        await busy()
+
+    @workflow(name="limits.all")
+    async def everything(count: int) -> None:
+        await asyncio.gather(*(unlimited() for _ in range(count)), *(few(number) for number in range(count)))
+
+    for run in [await world.start(everything, 5) for _ in range(4)]:
+        await run.result()
+    assert len(seen) == 40
+    assert max(seen) == 4
+
+
+@pytest.mark.world(concurrency=4)
 async def test_a_full_action_takes_no_places_that_others_could_have(world: World) -> None:
     await world.start(some, 50)
     await world.settle()
@@ -111,6 +127,86 @@ async def test_the_place_of_an_attempt_that_fails_or_is_cancelled_is_free_again(
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         action(concurrency=0)
+
+
+# --- in all workers together -----------------------------------------------------------------------------------------
+
+
+@action(name="limits.shared", everywhere=2)
+async def shared(seconds: float = 1.0) -> None:
+    await busy(seconds)
+
+
+@workflow(name="limits.shares")
+async def shares(seconds: float = 1.0) -> None:
+    await asyncio.gather(*(shared(seconds) for _ in range(3)))
+
+
+@pytest.mark.world(workers=3)
+async def test_no_more_attempts_run_at_once_in_all_workers_than_the_action_allows(world: World) -> None:
+    for run in [await world.start(shares) for _ in range(8)]:
+        await run.result()
+    assert len(seen) == 24
+    assert max(seen) == 2
+    assert len({entry for head in await world.heads() for entry in await ran_by(world, head.key)}) > 1
+
+
+async def ran_by(world: World, key: str) -> set[str]:
+    """The workers that ran the actions of an execution."""
+    log = await world.app.get(key.partition("/")[2]).log() if key.startswith("default/") else []
+    return {entry.data["worker"] for entry in log if entry.type == "ActionSettled"}
+
+
+@pytest.mark.world(workers=2, concurrency=4)
+async def test_who_waits_for_a_place_elsewhere_takes_none_that_others_could_have(world: World) -> None:
+    for _ in range(20):
+        await world.start(shares, 600.0)
+    await world.advance("1s")
+    before = world.now()
+    assert await world.run(named, "x") == "x"
+    assert (world.now() - before).total_seconds() == 1
+
+
+@pytest.mark.world(workers=2, lease="10s")
+async def test_the_places_of_a_worker_that_died_are_free_when_its_lease_is_over(world: World) -> None:
+    await world.start(shares, 5.0)
+    await world.advance("1s")
+    assert seen == [1, 2]
+    for machine in list(world.workers):
+        machine.process.kill()
+    global running
+    running = 0
+    world.add_worker()
+    before = world.now()
+    run = await world.start(shares, 5.0)
+    await run.result()
+    assert max(seen) == 2
+    assert (world.now() - before).total_seconds() < 60
+
+
+@pytest.mark.world(workers=1)
+async def test_a_worker_that_stops_does_not_wait_for_places_and_gives_its_own_back(world: World) -> None:
+    run = await world.start(shares, 5.0)
+    await world.advance("1s")
+    (leaving,) = world.workers
+    world.add_worker()
+    before = world.now()
+    await leaving.shut_down()
+    assert (world.now() - before).total_seconds() == 4
+    await run.result()
+    assert (world.now() - before).total_seconds() < 11
+    assert (len(seen), max(seen)) == (3, 2)
+
+
+def test_places_in_all_workers_hold_up_nothing_for_ever_whatever_goes_wrong() -> None:
+    simulate(shares, seeds=range(8))
+
+
+def test_an_external_action_has_no_places_here() -> None:
+    with pytest.raises(UsageError, match="everywhere"):
+        action(external=True, queue="limits-x", everywhere=1)(lambda: None)
+    with pytest.raises(UsageError, match="everywhere must be at least 1"):
+        action(everywhere=0)
 
 
 # --- places, by themselves -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,41 @@ def test_a_deployment_may_keep_its_locks_in_redis(redis_url: str) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("where", ["postgres", "redis"])
+def test_two_applications_share_a_lock_with_all_that_it_can(where: str, request: pytest.FixtureRequest) -> None:
+    if where == "redis":
+        redis = {"stream": request.getfixturevalue("redis_url"), "stream_prefix": new_prefix()}
+        here, there = (Perdure("memory://", locks="stream", **redis) for _ in range(2))
+    else:
+        here, there = (Perdure(request.getfixturevalue("postgres")) for _ in range(2))
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(20), here, there:
+            mine, yours = here.lock("printer", lease=0.6), there.lock("printer", lease=0.6)
+            before, token = await mine.acquire(), mine.token
+            # It is kept for longer than its lease, and who waits does so for as long as was said.
+            began = loop.time()
+            with pytest.raises(LockTaken, match=rf"held by {token} \(fence {before}\); waited 1 s"):
+                await yours.acquire(wait=1)
+            assert 1 <= loop.time() - began < 5
+            # Nobody else extends or releases it.
+            assert [await yours.extend(), await yours.release()] == [False, False]
+            state = await yours.look()
+            assert state is not None
+            assert (state.holder, state.fence, mine.held) == (token, before, True)
+            assert await mine.extend("1h")
+            state = await yours.look()
+            assert state is not None
+            assert (state.until - datetime.now(UTC)).total_seconds() > 3000
+            # Once released it is another's, under a higher fence.
+            assert [await mine.release(), await mine.release()] == [True, False]
+            assert await yours.acquire() > before
+            assert await yours.release()
+
+    asyncio.run(body())
+
+
 def test_locks_in_a_stream_need_one() -> None:
     with pytest.raises(SettingsError, match="locks"):
         Perdure("memory://", locks="stream")
@@ -118,6 +154,19 @@ async def test_a_lock_is_renewed_while_its_block_runs(world: World) -> None:
     assert await world.app.lock("a").acquire()
 
 
+async def test_a_lock_is_renewed_when_a_third_of_its_lease_is_over(world: World) -> None:
+    left = []
+    async with world.app.lock("a", lease="9s"), world.app.lock("b", lease="30s"):
+        for _ in range(100):
+            for name, lease in (("a", 9), ("b", 30)):
+                state = await world.app.lock(name).look()
+                assert state is not None
+                left.append((state.until - world.now()).total_seconds() / lease)
+            await world.advance("1s")
+    assert 0.66 < min(left) < 0.78
+    assert max(left) == 1
+
+
 async def test_a_lock_whose_holder_is_gone_is_free_when_its_lease_is_over(world: World) -> None:
     gone = StoreLocks(world.store, "default")
     fence = await gone.take("a", "gone", 10_000_000)
@@ -137,6 +186,31 @@ async def test_only_the_own_acquisition_is_extended_and_released(world: World) -
     assert not await locks.drop("a", "one", old)
     assert await locks.drop("a", "two", new)
     assert not await locks.drop("a", "two", new)
+
+
+async def test_who_waits_gives_up_after_as_long_as_was_said(world: World) -> None:
+    async with world.app.lock("a", lease="10s"):
+        before = world.now()
+        with pytest.raises(LockTaken, match="waited 90 s"):
+            await world.app.lock("a", wait="90s").acquire()
+        assert (world.now() - before).total_seconds() == 90
+        with pytest.raises(LockTaken, match="waited 5 s"):
+            await world.app.lock("a", wait="90s").acquire(wait="5s")
+        assert (world.now() - before).total_seconds() == 95
+
+
+async def test_every_acquisition_has_a_token_of_its_own(world: World) -> None:
+    lock = world.app.lock("a")
+    tokens, fences = [], []
+    for _ in range(3):
+        fences.append(await lock.acquire())
+        tokens.append(lock.token)
+        state = await world.app.lock("a").look()
+        assert state is not None
+        assert state.holder == lock.token
+        assert await lock.release()
+    assert len(set(tokens)) == 3
+    assert fences == sorted(set(fences))
 
 
 async def test_extending_lengthens_the_lease(world: World) -> None:

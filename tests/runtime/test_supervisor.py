@@ -20,6 +20,7 @@ import pytest
 
 from perdure.errors import SettingsError
 from perdure.runtime import service, supervisor
+from perdure.runtime.names import Names
 from perdure.runtime.supervisor import Supervisor
 from perdure.testing.servers.ports import free_port
 from tests.cli.processes import Process
@@ -125,13 +126,15 @@ def test_the_second_signal_ends_all_at_once(folder: Path) -> None:
 
 
 def test_a_worker_that_is_killed_is_started_again(folder: Path) -> None:
-    with workers(folder) as process:
+    with workers(folder, "--queues", "default,mail", "--concurrency", "3") as process:
         first, second = pids(process)
         os.kill(first, signal.SIGKILL)
         process.line(r"worker process \d ended with 137; starting it again in 0\.1 s")
         [third] = pids(process, 1)
         assert third not in (first, second)
         assert process.stop() == 0
+    ready = [json.loads(line) for line in process.seen if READY in line]
+    assert [one["queues"] for one in ready] == [["default", "mail"]] * 3
 
 
 def test_what_takes_its_workers_down_gets_stuck_and_the_others_go_on(folder: Path) -> None:
@@ -294,6 +297,17 @@ def test_handlers_are_restored(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)]
     supervise(LINE + "sys.stdin.read(1)", until_file=tmp_path / "lines", lines=1)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)] == before
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_processes_of_one_number_on_hosts_of_one_name_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "host")
+    monkeypatch.setattr("os.getpid", lambda: 7)
+    names = [Names() for _ in range(100)]
+    assert len({one.me for one in names}) == len({one.new_id() for one in names}) == 100
+    assert all(re.fullmatch("host-7-[0-9a-f]{8}", one.me) for one in names)
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------

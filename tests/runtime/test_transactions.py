@@ -179,6 +179,8 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
             go_on.set()
             assert await other.get("z").result(timeout=20) == "try 2"
         assert await entries(connection) == ["entry 2"]
+        counted = worker.metrics
+        assert (counted.errors.counts["stale"], counted.actions.counts["ok"]) == (1, 0)
         check_log([row async for row in run.rows()], run.key)
 
     database(body)

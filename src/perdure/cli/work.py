@@ -236,6 +236,8 @@ def _limits(one: Action[..., Any]) -> str:
         shown.append("transactional")
     if one.how.concurrency is not None:
         shown.append(f"{one.how.concurrency} at once")
+    if one.how.everywhere is not None:
+        shown.append(f"{one.how.everywhere} at once everywhere")
     if one.how.breaker is not None:
         shown.append("breaker")
     return ", ".join(shown)

@@ -32,11 +32,14 @@ class Again(Struct, frozen=True, gc=False):
 
 
 class Retry(Struct, frozen=True):
-    """Exponential back-off with a cap and jitter.
+    """Exponential back-off with a cap and jitter; with factor=1 it is constant, or linear by `step`.
 
     >>> policy = Retry(attempts=4, first="1s", factor=2, cap="3s", jitter=0)
     >>> [policy.delay(attempt, "key") for attempt in (1, 2, 3)]
     [1000000, 2000000, 3000000]
+    >>> policy = Retry(attempts=4, first="1s", factor=1, step="5s", jitter=0)
+    >>> [policy.delay(attempt, "key") for attempt in (1, 2, 3)]
+    [1000000, 6000000, 11000000]
     """
 
     attempts: int = 1  # in all; 0 means without end
@@ -46,19 +49,24 @@ class Retry(Struct, frozen=True):
     jitter: float = 0.1  # the delay is lengthened by at most this share
     elapsed: Duration | None = None  # no new attempt later than this after the first was due
     fatal: tuple[type[BaseException], ...] = ()  # errors not worth retrying
+    step: Duration = 0.0  # added to the delay after each attempt, before the factor
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
             raise UsageError(
                 f"a retry policy needs attempts >= 0, factor >= 1 and jitter between 0 and 1, not {self!r}"
             )
-        for duration in (self.first, self.cap, self.elapsed or 0):
+        for duration in (self.first, self.cap, self.elapsed or 0, self.step):
             micros(duration)
 
     def delay(self, attempt: int, key: str) -> int:
         """Microseconds to wait after failed attempt number `attempt`; the jitter follows from the key."""
         cap = micros(self.cap)
-        base = min(micros(self.first) * self.factor ** min(attempt - 1, 1000), float(cap))
+        stepped = micros(self.first) + micros(self.step) * (attempt - 1)
+        try:
+            base = min(stepped * float(self.factor) ** (attempt - 1), float(cap))
+        except OverflowError:  # so many attempts that no number is large enough
+            base = float(cap)
         return min(int(base * (1 + self.jitter * drawn(key, attempt))), cap)
 
     def again(self, attempt: int, kind: Kind, waited: int, key: str, free: int = 0, least: int = 0) -> Again | None:

@@ -48,6 +48,12 @@ class Options(Struct, frozen=True):
     transactional: bool = False
     process: bool = False  # in a process of the pool
     external: bool = False  # by a worker in another language, which asks for it over HTTP
+    everywhere: int | None = None  # attempts at once in all workers together
+
+    @property
+    def most(self) -> int | None:
+        """Attempts at once in one worker: more than there may be in all of them need not even look for a place."""
+        return min((one for one in (self.concurrency, self.everywhere) if one is not None), default=None)
 
 
 class Action(Generic[P, R]):
@@ -183,7 +189,7 @@ def _check_for_process(fn: Callable[..., Any], is_async: bool) -> None:
 def _check_for_external(fn: Callable[..., Any], how: Options) -> None:
     if not how.queue:
         raise UsageError(f"{fn.__qualname__} is external: give it a queue=, at which its workers ask for it")
-    ours = [name for name in ("transactional", "process", "breaker", "concurrency") if getattr(how, name)]
+    ours = [name for name in ("transactional", "process", "breaker", "concurrency", "everywhere") if getattr(how, name)]
     if ours:
         raise UsageError(
             f"{fn.__qualname__} is external: {' and '.join(ours)} are for functions that run here, leave them out"
@@ -230,6 +236,7 @@ class ActionDecorator:
         transactional: bool = ...,
         process: bool = ...,
         external: bool = ...,
+        everywhere: int | None = ...,
     ) -> _Decorate: ...
     def __call__(
         self,
@@ -252,24 +259,27 @@ class ActionDecorator:
         transactional: bool = False,
         process: bool = False,
         external: bool = False,
+        everywhere: int | None = None,
     ) -> Any:
         """Make an action of a function.
 
         `retries` counts the tries after the first, or is a `Retry`; `fatal` errors are never retried; errors of the
         classes in `raises` reach the workflow as themselves. `errors` says which kind of failure an error of a class
         is. `timeout` limits one attempt, `deadline` all of them, `heartbeat` the time between two calls of
-        `action.heartbeat()`, `concurrency` the attempts at once in one worker. The `breaker` leaves a service alone
-        that fails again and again. With a `queue` it runs on the workers of that queue, as an execution of its own;
-        without one it runs where its workflow does, while there is room. `transactional`: what it writes over
-        `action.connection` and its result are one commit, exactly once (PostgreSQL).
+        `action.heartbeat()`, `concurrency` the attempts at once in one worker, `everywhere` those in all workers
+        together. The `breaker` leaves a service alone that fails again and again. With a `queue` it runs on the
+        workers of that queue, as an execution of its own; without one it runs where its workflow does, while there is
+        room. `transactional`: what it writes over `action.connection` and its result are one commit, exactly once
+        (PostgreSQL).
         With `process` a plain function runs in a process of its own, where a long computation disturbs nobody.
         An `external` one is a declaration whose body never runs: workers in any language ask for it over HTTP.
         """
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
             raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
-        if concurrency is not None and concurrency < 1:
-            raise UsageError(f"concurrency must be at least 1, not {concurrency}: no attempt could ever run")
+        for name_of, limit in (("concurrency", concurrency), ("everywhere", everywhere)):
+            if limit is not None and limit < 1:
+                raise UsageError(f"{name_of} must be at least 1, not {limit}: no attempt could ever run")
         how = Options(
             retry,
             _micros(timeout),
@@ -284,6 +294,7 @@ class ActionDecorator:
             transactional,
             process,
             external,
+            everywhere,
         )
 
         if transactional and at_most_once:

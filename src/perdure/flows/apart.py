@@ -37,9 +37,10 @@ class Order(Struct, frozen=True, omit_defaults=True):
     timeout: int | None = None
     deadline: int | None = None
     heartbeat: int | None = None
+    step: float = 0.0
 
 
-_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed")
+_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step")
 _LIMITS = ("timeout", "deadline", "heartbeat")
 _decode = msgspec.json.Decoder(Order).decode
 
@@ -60,6 +61,7 @@ def order(action: Action[..., Any], args: Raw, key: str, caller: str) -> Raw:
         how.timeout,
         how.deadline,
         how.heartbeat,
+        seconds(retry.step),
     )
     return Raw(msgspec.json.encode(wanted))
 

@@ -15,6 +15,7 @@ from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, key_is_for, run_of, seconds_of, settled, where
 from perdure.runtime.callers import paging
+from perdure.runtime.callers.failing import trouble_of
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.whereabouts import as_cloudevent, logged
 
@@ -148,7 +149,7 @@ async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
     value = None if head.result is None else msgspec.json.decode(head.result)
     if head.status == "completed":
         return Answer(forms.ResultOut(head.shown, value))
-    return Answer(forms.ResultOut(head.shown, error=value))
+    return Answer(forms.ResultOut(head.shown, error=value, problem=await trouble_of(run, head)))
 
 
 @routes("GET", "/v1/executions/{id}/diagram", "read", query=forms.DiagramQuery, answers={200: bytes})

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from perdure.core.callbacks import Callback
 from perdure.core.records import Head, ShownStatus, id_of
+from perdure.core.trouble import Trouble
 from perdure.core.view import moment, rests
 from perdure.runtime.app import Page, Perdure
 
@@ -151,6 +152,7 @@ class ResultOut(Struct, frozen=True, omit_defaults=True):
     status: ShownStatus
     result: Any = None
     error: Any = None
+    problem: Trouble | None = None  # of what failed or is stuck: why, and at which task
 
 
 class ReasonIn(Struct, frozen=True, forbid_unknown_fields=True):

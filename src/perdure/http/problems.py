@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from perdure import errors
+from perdure.core.trouble import URN
 
 log = logging.getLogger("perdure.http")
 MEDIA = "application/problem+json"
-_URN = "urn:perdure:problem:"
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -91,13 +91,13 @@ _RETRY = {"Retry-After": "1"}
 
 def type_of(name: str) -> str:
     """`ExecutionNotFound` is `urn:perdure:problem:execution-not-found`, for ever."""
-    return f"{_URN}{_WORDS.sub('-', name).lower()}"
+    return f"{URN}{_WORDS.sub('-', name).lower()}"
 
 
 def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[str, str]]:
     """The problem that an error is, and the headers that go with it."""
     if isinstance(error, Refused):
-        name = f"{_URN}{error.title.lower().replace(' ', '-')}"
+        name = f"{URN}{error.title.lower().replace(' ', '-')}"
         return Problem(name, error.title, error.status, str(error), instance), error.headers
     for kind, status in STATUS:
         if isinstance(error, kind):

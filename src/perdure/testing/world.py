@@ -30,6 +30,7 @@ from perdure.flows.workflow import Workflow
 from perdure.ports import Store
 from perdure.runtime.app import Perdure
 from perdure.runtime.definitions.published import ref_in
+from perdure.runtime.managing.locks import LOCK
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings, load
 from perdure.stores.memory import MemoryStore
@@ -260,8 +261,9 @@ class World:
         return await self.app.published.one(ref) if ref is not None and ref.hash else None
 
     async def heads(self) -> list[Head]:
-        """The summary rows of all executions, oldest first."""
-        heads = await self.store.find(Query(tenant=None, limit=1_000_000))
+        """The summary rows of all executions, oldest first; a lock is none, although the store keeps it like one."""
+        found = await self.store.find(Query(tenant=None, limit=1_000_000))
+        heads = [head for head in found if head.workflow != LOCK]
         return sorted(heads, key=lambda head: (head.started_at, head.key))
 
     async def rows(self, key: str) -> list[Row]:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from perdure.core.calls import KINDS, TYPES, problem
+from perdure.core.trouble import is_problem
 from perdure.errors import (
     ActionFailed,
     ChildFailed,
@@ -63,9 +64,9 @@ def fault_of(error: Exception, at: str) -> Fault:
             found = error
         case ExpressionError():
             found = fault("expression", str(error), at)
-        case ActionFailed() if _is_problem(error.details):
+        case ActionFailed() if is_problem(error.details):
             found = Fault({"instance": at, **error.details})
-        case ChildFailed() if _is_problem(error.details):
+        case ChildFailed() if is_problem(error.details):
             found = Fault({**error.details, "instance": at})  # its own place is one of another document
         case ActionFailed(type="TimeoutError"):
             found = fault("timeout", str(error), at)
@@ -121,7 +122,3 @@ def matches(wanted: Mapping[str, Any], problem: Mapping[str, Any]) -> bool:
         if found != value:
             return False
     return True
-
-
-def _is_problem(details: Any) -> bool:
-    return isinstance(details, dict) and isinstance(details.get("type"), str) and isinstance(details.get("status"), int)

@@ -41,7 +41,7 @@ _STATE = (
 _ASK = ("task", "form", "assign", "roles", "with", "due", "priority", "description")
 _TO = ("to", "when", "do", "set", "roles", "description")
 _DO = ("action", "with", "name", "after", "set", "retries", "timeout", "optional", "description")
-_RETRIES = ("attempts", "first", "factor", "cap", "jitter", "elapsed")
+_RETRIES = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step")
 _EVENT = ("schema", "description")
 
 

@@ -33,8 +33,10 @@ from perdure.flows.current import Client, attempt
 from perdure.flows.secret import Secret
 from perdure.runtime.attempts import verdict
 from perdure.runtime.attempts.circuits import Circuits
+from perdure.runtime.attempts.fleet import Fleet
 from perdure.runtime.attempts.processes import Processes
 from perdure.runtime.attempts.slots import ActionSlots, Crowded
+from perdure.runtime.managing.locks import Lock
 from perdure.runtime.secrets.watching import Revealed, watch
 from perdure.runtime.settings import Settings
 
@@ -57,7 +59,7 @@ class House(Protocol):
     def spill(self) -> float | None: ...
     def now(self) -> int: ...
     def findable(self, action: Action[..., Any]) -> bool: ...
-    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> None: ...
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> bool: ...
 
 
 class Whose(Protocol):
@@ -76,7 +78,9 @@ class Whose(Protocol):
 class Attempts:
     """Starts the attempts of one worker, and what they share: slots, circuits, threads, the clock."""
 
-    def __init__(self, house: House, client: Client, executor: Executor, circuits: Circuits) -> None:
+    def __init__(
+        self, house: House, client: Client, executor: Executor, circuits: Circuits, fleet: Fleet | None = None
+    ) -> None:
         settings = house.settings
         self.house = house
         self.me = house.me
@@ -84,7 +88,7 @@ class Attempts:
         self.client = client
         self.executor = executor
         self.circuits = circuits
-        self.slots = ActionSlots(settings.concurrency)
+        self.slots = ActionSlots(settings.concurrency, fleet)
         self.payload_bytes = settings.payload_bytes
         self.spill = house.spill
         self.loop = asyncio.get_running_loop()
@@ -242,15 +246,16 @@ class Running:
 
     async def _go(self) -> None:
         event: ev.Event | None = None
-        name, limit = self.action.name, self.action.how.concurrency
+        name, limit, everywhere = self.action.name, self.action.how.most, self.action.how.everywhere
+        place: Lock | None = None
         try:
             slots = self._shared.slots
             if limit is not None or not slots.enter_at_once():
-                await slots.enter(self.tenant, name, limit, self._patience())
+                place = await slots.enter(self.tenant, name, limit, self._patience(), everywhere)
             try:
                 event = (await self._outcome())[0] if self.action.how.breaker is None else await self._guarded()
             finally:
-                slots.leave(name, limit)
+                slots.leave(name, limit, place)
         except Crowded:
             event = ev.ActionScheduled(self.asked.ref, name, self.asked.args)  # others may have room for it
         finally:
@@ -291,7 +296,9 @@ class Running:
         began = self._shared.now()
         try:
             if self.action.how.transactional:
-                await self._shared.house.perform(self._who, self.asked.ref, lambda conn: self._within(conn, began))
+                whose, ref = self._who, self.asked.ref
+                if not await self._shared.house.perform(whose, ref, lambda conn: self._within(conn, began)):
+                    self._joint = None
                 return None, None
             return await self._success(began), None
         except asyncio.CancelledError as error:

@@ -28,7 +28,7 @@ class Floor(Protocol):
     async def reserve(self, resident: Resident) -> None: ...
     def set_free(self, resident: Resident) -> None: ...
     async def joined(self, resident: Resident, commit: Commit) -> None: ...
-    async def forget(self, resident: Resident) -> None: ...
+    async def forget(self, resident: Resident, error: StoreError | None) -> None: ...
 
 
 class _NotWanted(Exception):
@@ -41,8 +41,8 @@ class _Refused(Exception):
 
 async def perform(
     floor: Floor, store: Joining, resident: Resident, ref: int, work: Callable[[Any], Awaitable[ev.Event]]
-) -> None:
-    """Run the work, given a connection, and commit it with the event that it returns.
+) -> bool:
+    """Run the work, given a connection, and commit it with the event that it returns; whether that was done.
 
     What the work raises comes out, with nothing written.
     """
@@ -60,14 +60,15 @@ async def perform(
             if outcome != "ok":
                 raise _Refused
     except _NotWanted:
-        return
+        return False
     except (_Refused, StoreError) as error:
         if commit is None and not isinstance(error, OutcomeUnknown):
             raise
         resident.running.pop(ref, None)
-        await floor.forget(resident)
-        return
+        await floor.forget(resident, error if isinstance(error, StoreError) else None)
+        return False
     finally:
         if reserved:
             floor.set_free(resident)
     await floor.joined(resident, commit)
+    return True

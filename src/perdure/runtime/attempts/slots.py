@@ -1,4 +1,4 @@
-"""Places for attempts: so many at once in a worker, and of one action where that has a limit of its own.
+"""Places for attempts: so many at once in a worker, and of one action where that has limits of its own.
 
 Rules kept here: who waits for a place of its action takes none of the worker's, so a full action holds up nobody else;
 tenants are served in turn, each in the order of arrival. Those who lose patience leave a few at a time: where everybody
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from perdure.core.fairness import RoundRobin
+from perdure.runtime.attempts.fleet import Fleet
+from perdure.runtime.managing.locks import Lock
 
 
 class Crowded(Exception):
@@ -83,8 +85,9 @@ class Slots:
 class ActionSlots:
     """The places of a worker's attempts."""
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, fleet: Fleet | None = None) -> None:
         self._count = concurrency
+        self._fleet = fleet
         self._worker = Slots(concurrency)
         self._actions: dict[str, Slots] = {}
 
@@ -97,28 +100,46 @@ class ActionSlots:
         """Take a place of the worker, if one is free."""
         return self._worker.enter_at_once()
 
-    async def enter(self, tenant: str, action: str, limit: int | None, patience: float | None = None) -> None:
-        """Take a place of the action, if these are limited, and then one of the worker."""
+    async def enter(
+        self, tenant: str, action: str, limit: int | None, patience: float | None = None, everywhere: int | None = None
+    ) -> Lock | None:
+        """Take a place of the action, if these are limited, and then one of the worker.
+
+        Where the places of the action are also limited `everywhere`, the one that was taken is given, for `leave`.
+        """
         own = self._own(action, limit)
         if own is None:
             await self._worker.enter(tenant, patience)
-            return
-        await own.enter(tenant, patience)
+            return None
+        place: Lock | None = None
+        # Elsewhere there are no other places than those that are waited for here.
+        await own.enter(tenant, patience if everywhere is None else None)
         try:
+            if everywhere is not None and self._fleet is not None:
+                place = await self._fleet.enter(action, everywhere)
             await self._worker.enter(tenant, patience)
         except (asyncio.CancelledError, Crowded):
             own.leave()
+            self._give_back(action, place)
             raise
+        return place
 
-    def leave(self, action: str, limit: int | None) -> None:
+    def leave(self, action: str, limit: int | None, place: Lock | None = None) -> None:
         self._worker.leave()
         if (own := self._own(action, limit)) is not None:
             own.leave()
+        self._give_back(action, place)
+
+    def _give_back(self, action: str, place: Lock | None) -> None:
+        if place is not None and self._fleet is not None:
+            self._fleet.leave(action, place)
 
     def close(self) -> None:
         """No more attempts begin: those that wait are called off."""
         for slots in (self._worker, *self._actions.values()):
             slots.close()
+        if self._fleet is not None:
+            self._fleet.close()
 
     def _own(self, action: str, limit: int | None) -> Slots | None:
         if limit is None:

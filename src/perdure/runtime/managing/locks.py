@@ -33,6 +33,8 @@ from perdure.errors import LockLost, LockTaken, StoreError, UsageError
 from perdure.ports import Locks, Store, Stream
 
 log = logging.getLogger("perdure.locks")
+#: The workflow of the executions that locks are.
+LOCK = "lock:"
 #: The longest time between two looks of somebody who waits: the news of a release may get lost.
 _LOOK = 1.0
 
@@ -66,7 +68,8 @@ class Lock:
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
-        self.token = f"{me}/{uuid.uuid4().hex[:12]}"
+        self.token = _token(me)
+        self._me = me
         self._locks = locks
         self._lease = lease
         self._wait = wait
@@ -103,18 +106,24 @@ class Lock:
         while True:
             changed = await self._news.of(self.name) if self._news is not None else None
             try:
-                sent = loop.time()
-                fence = await self._locks.take(self.name, self.token, int(self._lease * 1e6))
-                if fence is not None:
-                    self._fence, self._until, self._lost = fence, sent + self._lease, ""
-                    self._renewal = asyncio.create_task(self._renew(sent), name=f"perdure-lock-{self.name}")
-                    return fence
+                if await self.seize():
+                    return self._fence
                 if (left := limit - loop.time()) <= 0:
                     raise LockTaken(f"lock {self.name!r} is held by {await self._by()}; waited {longest:g} s")
                 await _pause(changed, min(left, _LOOK, self._lease / 2))
             finally:
                 if changed is not None and self._news is not None:
                     self._news.leave(self.name, changed)
+
+    async def seize(self) -> bool:
+        """Take it if it is free."""
+        sent = asyncio.get_running_loop().time()
+        fence = await self._locks.take(self.name, self.token, int(self._lease * 1e6))
+        if fence is None:
+            return False
+        self._fence, self._until, self._lost = fence, sent + self._lease, ""
+        self._renewal = asyncio.create_task(self._renew(sent), name=f"perdure-lock-{self.name}")
+        return True
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Begin the lease anew; False when it is no longer ours."""
@@ -133,7 +142,9 @@ class Lock:
             self._renewal = None
         if not fence:
             return False
-        given = await self._locks.drop(self.name, self.token, fence)
+        # The next acquisition has another token; one whose answer got lost, when repeated, keeps its own.
+        token, self.token = self.token, _token(self._me)
+        given = await self._locks.drop(self.name, token, fence)
         if given and self._news is not None:
             await self._news.tell(self.name)
         return given
@@ -265,6 +276,10 @@ def key_of_lock(tenant: str, name: str) -> str:
     return key_of(tenant, f"lock/{name}")  # no execution's id has a slash
 
 
+def _token(me: str) -> str:
+    return f"{me}/{uuid.uuid4().hex[:12]}"
+
+
 def _told(holder: str) -> tuple[str, int | None]:
     """The token of a holder, and since when it holds; a hold of before that was kept has the token alone."""
     token, mark, since = holder.rpartition("@")
@@ -273,8 +288,8 @@ def _told(holder: str) -> tuple[str, int | None]:
 
 def _lock(key: str) -> Start:
     """An execution that no worker ever claims: it is on no queue, and nobody has its definition."""
-    first = ev.Started("lock:", 1, Raw(b"[]"))
-    return Start(key, "lock:", "lock:@1", "", "lock", (ev.row(first, 1, 0),))
+    first = ev.Started(LOCK, 1, Raw(b"[]"))
+    return Start(key, LOCK, f"{LOCK}@1", "", "lock", (ev.row(first, 1, 0),))
 
 
 async def _pause(changed: asyncio.Future[Any] | None, longest: float) -> None:

@@ -25,6 +25,7 @@ from perdure.ports import Joining, Store, Stream
 from perdure.runtime.attempts import joint
 from perdure.runtime.attempts.attempt import Attempts
 from perdure.runtime.attempts.circuits import Circuits
+from perdure.runtime.attempts.fleet import Fleet
 from perdure.runtime.clock import Clock
 from perdure.runtime.definitions.published import Published
 from perdure.runtime.execution.resident import Resident
@@ -72,7 +73,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(settings.threads, "perdure-action")
         circuits = Circuits(self._tell, registry.breaker)
-        self.attempts = Attempts(self, client, self._executor, circuits)
+        self._fleet = Fleet(store, me, settings.lease)
+        self.attempts = Attempts(self, client, self._executor, circuits, self._fleet)
         self.attempts.counted = self.metrics.attempted
         self._resting = Resting(store)
         self._quotas = Quotas(self, store, self._resting)
@@ -130,6 +132,9 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._errands, return_exceptions=True)
         await self._give_back()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await self._fleet.calm()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.attempts.processes.close()
         if self._leases is not None:
@@ -155,7 +160,7 @@ class Worker:
                 await loop()
                 pause = 0.05
             except StoreError as error:
-                self._broke(loop, "unknown" if isinstance(error, OutcomeUnknown) else "store")
+                self._broke(loop, _kind(error))
                 log.warning("%s; trying again in %.2g s", error, pause, extra={"worker": self.me})
             except Exception:
                 self._broke(loop, "engine")
@@ -241,12 +246,16 @@ class Worker:
         self._committer.set_free(resident)
         await self._landing.landed(group, ["ok"])
 
-    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> None:
+    async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[Any]]) -> bool:
         if not isinstance(self._store, Joining):
             raise UsageError("a transactional action needs a store with transactions of the caller's: postgresql://…")
-        await joint.perform(self, self._store, whose, ref, work)
+        return await joint.perform(self, self._store, whose, ref, work)
 
-    async def forget(self, resident: Resident) -> None:
+    async def forget(self, resident: Resident, error: StoreError | None) -> None:
+        """A joint commit was refused, because another worker has gone on, or the store failed at it."""
+        self.metrics.errors.add("stale" if error is None else _kind(error))
+        why = error or "another worker has gone on with it"
+        log.warning("%s: a transaction was not committed: %s", resident.key, why, extra=resident.about)
         if self.here(resident):
             await self._landing.unknown([resident])
 
@@ -278,3 +287,8 @@ class Worker:
                 self.metrics.errors.add("lost")
                 log.warning("%s: lost to another worker", key, extra=resident.about)
                 self._landing.evict(resident)
+
+
+def _kind(error: StoreError) -> str:
+    """Which kind of trouble it is, as the metrics have it."""
+    return "unknown" if isinstance(error, OutcomeUnknown) else "store"

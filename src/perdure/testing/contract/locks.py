@@ -117,3 +117,28 @@ class LocksContract:
             fences.append(fence)
             await locks.drop("stock", f"holder-{number}", fence)
         assert fences == sorted(set(fences))
+
+    @scenario
+    async def test_who_was_stopped_past_its_lease_does_harm_unless_the_resource_compares_fences(
+        self, locks: Locks
+    ) -> None:
+        trusting: list[str] = []
+        careful: list[str] = []
+        newest = 0
+
+        def write(what: str, fence: int) -> None:
+            nonlocal newest
+            trusting.append(what)
+            if fence >= newest:
+                newest = fence
+                careful.append(what)
+
+        old = await locks.take("stock", "stopped", 50_000)
+        await asyncio.sleep(0.1)
+        new = await locks.take("stock", "next", LEASE)
+        assert old is not None
+        assert new is not None
+        write("next", new)
+        write("stopped", old)  # it wakes up, and believes that it still has the lock
+        assert trusting == ["next", "stopped"]
+        assert careful == ["next"]
