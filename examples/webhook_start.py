@@ -1,4 +1,4 @@
-"""A webhook: a signed call of a shop starts a workflow, once however often it comes; the shop is told of the end.
+"""A webhook: a signed call of a shop starts a workflow; the same call again is refused; the shop is told of the end.
 
 To run it: python examples/webhook_start.py [sqlite:///hooks.db]
 """
@@ -46,8 +46,10 @@ class Shop:
         self.told = asyncio.Event()
 
     async def call(self, hook: str, id: str, body: bytes, secret: str = SECRET) -> None:
-        now = self.app.clock.now() // 1_000_000
-        headers = signing.sign([secret], id, now, body)
+        await self.post(hook, signing.sign([secret], id, self.app.clock.now() // 1_000_000, body), body)
+
+    async def post(self, hook: str, headers: dict[str, str], body: bytes) -> None:
+        id = headers["webhook-id"]
         answer = await self.client.post(f"/v1/hooks/default/{hook}", content=body, headers=headers)
         print(f"  {hook} {id}: {answer.status_code} {answer.json().get('execution', answer.json().get('title'))}")
 
@@ -68,8 +70,10 @@ async def main(store: str) -> None:
         await app.hooks.create("payments", HookSend("paid", ".order", ".amount"), secret="secret://shop")
         shop = Shop(app, client)
 
-        await shop.call("orders", "msg_1", b'{"id": "o-1", "item": "tea"}')
-        await shop.call("orders", "msg_1", b'{"id": "o-1", "item": "tea"}')  # the same again: nothing happens
+        body = b'{"id": "o-1", "item": "tea"}'
+        headers = signing.sign([SECRET], "msg_1", app.clock.now() // 1_000_000, body)
+        await shop.post("orders", headers, body)
+        await shop.post("orders", headers, body)  # somebody has recorded it, and plays it again
         await shop.call("orders", "msg_2", b'{"id": "o-2", "item": "gold"}', secret="guessed")
         await shop.call("payments", "msg_3", b'{"order": "o-1", "amount": 30}')
         print(f"  o-1 → {await app.get('o-1').result(10)}")

@@ -15,6 +15,7 @@
     │   ├── RequestRefused        the HTTP API does not take the request as it is
     │   ├── TaskNotFound          the token is not that of an external task of the tenant
     │   ├── HookNotFound          the tenant has no webhook of that name
+    │   ├── CallTaken             a call of a webhook comes a second time, as it was signed
     │   ├── SecretNotFound        the process finds no secret of that name for the tenant
     │   ├── SecretExposed         what an action returned contains a secret
     │   ├── OutboundRefused       an address that must not be called, or a request that must not be sent
@@ -150,6 +151,10 @@ class TaskNotFound(UsageError):
 
 class HookNotFound(UsageError):
     """The tenant has no webhook of this name."""
+
+
+class CallTaken(UsageError):
+    """A call of a webhook that was taken before, as it was signed; nothing was done again."""
 
 
 class OutboundRefused(UsageError):

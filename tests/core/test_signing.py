@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, strategies as st
 
-from perdure.core.signing import KINDS, Kind, sign, verify
+from perdure.core.signing import KINDS, Kind, sign, signed_at, verify
 
 SECRET, OTHER = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 NOW, WINDOW = 1_700_000_000, 300
@@ -71,6 +71,11 @@ def test_a_time_that_was_moved_into_the_window_is_not_the_one_that_was_signed() 
     text = signed("stripe", at=NOW - 1000)["stripe-signature"]
     assert check("stripe", {"stripe-signature": text.replace(str(NOW - 1000), str(NOW))}) is None
     assert check("stripe", {"stripe-signature": f"t={NOW},{text}"}) is None
+
+
+def test_the_time_that_was_signed_is_told_where_the_kind_has_one() -> None:
+    told = {kind: signed_at(kind, signed(kind)) for kind in KINDS}
+    assert told == {"standard": str(NOW), "github": "", "stripe": str(NOW)}
 
 
 def test_a_time_that_is_none_is_refused_though_it_is_signed() -> None:

@@ -38,7 +38,13 @@ SAYS = {
     ],
     "person_approval": ["409, task spend-1.1", "is not of type", "→ yes, go", "→ nobody decided", "by escalate"],
     "poller": ["looks", "of them are replayed"],
-    "webhook_start": ["orders msg_1: 202 o-1", "401 Unauthenticated", "o-1 → parcel-tea", "completed, signed"],
+    "webhook_start": [
+        "orders msg_1: 202 o-1",
+        "msg_1: 409 CallTaken",
+        "401 Unauthenticated",
+        "o-1 → parcel-tea",
+        "completed, signed",
+    ],
 }
 #: What an example is called with: a small number of orders.
 WORDS = {"demo_cluster": ("200",)}

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: forged, replayed and late calls change nothing, rotation loses none, strangers learn nothing."""
+"""Webhooks over HTTP: forged, replayed and late calls are refused, rotation loses none, strangers learn nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ import pytest
 from perdure import HookRoute, HookSend, HookStart, Listen, On, Perdure, event, workflow
 from perdure.core import signing
 from perdure.core.records import Query
-from perdure.errors import HookNotFound, InvalidValue, Unauthenticated, UsageError
+from perdure.errors import HookNotFound, InvalidValue, StoreUnavailable, Unauthenticated, UsageError
 from perdure.http import rates
 from perdure.http.api import api
 from perdure.http.rates import Pace
 from perdure.runtime.managing.registers import FRESH
 from perdure.runtime.secrets.sources import Source
+from perdure.runtime.web import hooks
 from perdure.runtime.web.hook_log import fold, key_of_hook, record_of
 from tests.http.test_api import Door, People, problem
 
@@ -50,6 +51,8 @@ async def offer(asked: dict[str, Any]) -> Any:
 class Shop(Door):
     """A sender of webhooks beside an administrator."""
 
+    last: tuple[str, bytes, dict[str, str]]
+
     async def hook(self, does: dict[str, Any], name: str = "shop", kind: str = "standard") -> httpx.Response:
         return await self("POST", "/v1/hooks", {"name": name, "secret": "secret://shop", "does": does, "kind": kind})
 
@@ -65,8 +68,13 @@ class Shop(Door):
     ) -> httpx.Response:
         data = body if isinstance(body, bytes) else json.dumps(body or {"order": {"item": "book"}}).encode()
         at = self.app.clock.now() // 1_000_000 - late
-        said = {**signing.sign([secret], id, at, data), **headers}
-        return await self.client.post(f"/v1/hooks/{path}", content=data, headers=said)
+        self.last = f"/v1/hooks/{path}", data, {**signing.sign([secret], id, at, data), **headers}
+        return await self.replay()
+
+    async def replay(self) -> httpx.Response:
+        """The last call again, byte by byte."""
+        path, data, headers = self.last
+        return await self.client.post(path, content=data, headers=headers)
 
     async def started(self) -> list[str]:
         found = await self.app.find(workflow="hooked", tenant="acme")
@@ -98,9 +106,12 @@ def test_a_signed_call_starts_a_workflow_once(tmp_path: Path) -> None:
         assert first.status_code == 202
         told = first.json()
         assert told["id"] == "msg_1" and told["execution"].startswith("hook-")
-        for _ in range(3):  # a replay, or a sender that did not hear us
-            again = await shop.call()
+        for _ in range(3):
+            problem(await shop.replay(), 409, "call-taken")
+        for late in (7, 8, 9):  # a sender that did not hear us signs its call anew
+            again = await shop.call(late=late)
             assert (again.status_code, again.json()) == (202, told)
+            problem(await shop.replay(), 409, "call-taken")
         assert await shop.started() == [f"acme/{told['execution']}"]
         log = (await shop("GET", f"/v1/executions/{told['execution']}/log")).json()["events"]
         assert (log[0]["data"]["input"], log[0]["data"]["by"]) == ([{"item": "book"}], "hook:shop")
@@ -110,8 +121,10 @@ def test_a_signed_call_starts_a_workflow_once(tmp_path: Path) -> None:
 
 def test_many_copies_of_a_call_at_once_are_one_call(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
-        answers = await asyncio.gather(*(shop.call() for _ in range(20)))
-        assert {one.status_code for one in answers} == {202}
+        data = b'{"order": {"item": "book"}}'
+        shop.last = "/v1/hooks/acme/shop", data, signing.sign([OLD], "msg_1", shop.app.clock.now() // 1_000_000, data)
+        answers = await asyncio.gather(*(shop.replay() for _ in range(20)))
+        assert sorted(one.status_code for one in answers) == [202] + [409] * 19
         assert len(await shop.started()) == 1
 
     opened(test, tmp_path)
@@ -142,7 +155,8 @@ def test_a_signed_call_sends_an_event_once_also_after_the_end(tmp_path: Path) ->
         assert (answer.status_code, answer.json()) == (202, {"id": "pay_1", "execution": id})
         done = await shop("GET", f"/v1/executions/{id}/result?wait=10s")
         assert done.json()["result"] == "book for 30"
-        assert (await shop.call(paid, path="acme/bank", id="pay_1")).status_code == 202
+        problem(await shop.replay(), 409, "call-taken")
+        assert (await shop.call(paid, path="acme/bank", id="pay_1", late=9)).status_code == 202
         received = [one for one in await shop.app.get(id, "acme").log() if one.type == "EventReceived"]
         assert len(received) == 1
         problem(await shop.call(paid, path="acme/bank", id="pay_2"), 409, "execution-ended")
@@ -169,7 +183,8 @@ def test_a_signed_call_becomes_an_event_for_whoever_listens_once(tmp_path: Path)
         told = first.json()
         assert (first.status_code, told["id"], "execution" in told) == (202, "pay_1", False)
         assert (told["routed"]["heard"], told["routed"]["woken"], told["routed"]["started"]) == (True, ["o-1"], [])
-        await shop.call(paid, path="acme/till", id="pay_1")
+        problem(await shop.replay(), 409, "call-taken")
+        assert (await shop.call(paid, path="acme/till", id="pay_1", late=9)).status_code == 202
         assert (await shop("GET", "/v1/executions/o-1/result?wait=10s")).json()["result"] == {"order": "o-1", "sum": 30}
         received = [one for one in await shop.app.get("o-1", "acme").log() if one.type == "EventReceived"]
         assert [(one.data["by"], one.data["id"]) for one in received] == [("hook:till", told["routed"]["id"])]
@@ -181,7 +196,7 @@ def test_a_signed_call_becomes_an_event_for_whoever_listens_once(tmp_path: Path)
 def test_an_event_that_a_call_becomes_has_the_id_of_the_call_and_starts_one_execution(tmp_path: Path) -> None:
     async def test(shop: Shop) -> None:
         assert (await shop.hook({"do": "route", "type": "hooked.asked"}, "asks")).status_code == 201
-        answers = [await shop.call({"item": "tea"}, path="acme/asks", id="msg_7") for _ in range(2)]
+        answers = [await shop.call({"item": "tea"}, path="acme/asks", id="msg_7", late=late) for late in (9, 0)]
         assert answers[0].json() == answers[1].json()
         [started] = answers[0].json()["routed"]["started"]
         begun = (await shop("GET", f"/v1/executions/{started}/result?wait=10s")).json()["result"]
@@ -204,6 +219,62 @@ def test_a_call_for_which_nobody_listens_is_taken_and_told(tmp_path: Path) -> No
         await shop.hook({"do": "route", "type": "hooked.unheard"}, "void")
         answer = await shop.call(path="acme/void")
         assert (answer.status_code, answer.json()["routed"]["heard"]) == (202, False)
+        problem(await shop.replay(), 409, "call-taken")
+
+    opened(test, tmp_path)
+
+
+def test_a_call_that_failed_may_come_again_as_it_was_signed(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "send", "event": "paid", "execution": ".order", "payload": "30"}, "bank")
+        problem(await shop.call({"order": "o-9"}, path="acme/bank", id="pay_9"), 404, "execution-not-found")
+        await shop.app.start(hooked, {"item": "book"}, id="o-9", tenant="acme")
+        assert (await shop.replay()).status_code == 202
+        problem(await shop.replay(), 409, "call-taken")
+
+    opened(test, tmp_path)
+
+
+def test_a_call_whose_webhook_died_before_it_was_kept_as_taken_may_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(shop: Shop) -> None:
+        def die(*_: object) -> None:
+            raise StoreUnavailable("the process ends here")
+
+        with monkeypatch.context() as dying:
+            dying.setattr(hooks, "taken", die)
+            problem(await shop.call(), 503, "store-unavailable")
+        assert len(await shop.started()) == 1
+        assert (await shop.replay()).status_code == 202
+        problem(await shop.replay(), 409, "call-taken")
+        assert len(await shop.started()) == 1
+
+    opened(test, tmp_path)
+
+
+def test_a_replay_does_nothing_either_when_the_webhook_means_something_else_by_now(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "route", "type": "hooked.unheard"}, "void")
+        assert (await shop.call({"item": "tea"}, path="acme/void")).status_code == 202
+        await shop("DELETE", "/v1/hooks/void")
+        await shop.hook({"do": "start", "workflow": "hooked"}, "void")
+        problem(await shop.replay(), 409, "call-taken")
+        assert await shop.started() == []
+
+    opened(test, tmp_path)
+
+
+def test_a_call_of_github_that_nobody_heard_may_be_delivered_again(tmp_path: Path) -> None:
+    async def test(shop: Shop) -> None:
+        await shop.hook({"do": "route", "type": "hooked.paid"}, "push", "github")
+        data = b'{"order": "o-1"}'
+        said = {"X-Hub-Signature-256": f"sha256={hmac.digest(OLD.encode(), data, 'sha256').hex()}"}
+        shop.last = "/v1/hooks/acme/push", data, said
+        assert (await shop.replay()).json()["routed"]["heard"] is False
+        await shop.app.start(parcel, "o-1", id="o-1", tenant="acme")
+        assert (await shop.replay()).json()["routed"]["woken"] == ["o-1"]
+        problem(await shop.replay(), 409, "call-taken")
 
     opened(test, tmp_path)
 
@@ -300,9 +371,11 @@ def test_other_kinds_of_signatures_are_understood_and_replays_recognised_by_thei
                 said = {"Stripe-Signature": f"t={at},v1={right}"}
             return await shop.client.post("/v1/hooks/acme/them", content=data, headers={**said, **more})
 
-        first = await call("book")
+        first = await call("book", late=9)
         assert first.status_code == 202
-        assert (await call("book", **{"X-GitHub-Delivery": "new"})).json() == first.json()
+        problem(await call("book", late=9, **{"X-GitHub-Delivery": "new"}), 409, "call-taken")
+        if kind == "stripe":  # its next try is signed anew
+            assert (await call("book")).json() == first.json()
         assert (await call("pen")).json() != first.json()
         problem(await call("ink", NEW), 401, "unauthenticated")
         if kind == "stripe":

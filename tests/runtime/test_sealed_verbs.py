@@ -33,7 +33,7 @@ from perdure import (
     workflow,
 )
 from perdure.core import copies, signing
-from perdure.errors import ExecutionFailed, KeyShredded, Unauthenticated, UsageError
+from perdure.errors import CallTaken, ExecutionFailed, KeyShredded, Unauthenticated, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
 from perdure.runtime.callers.sending import NewEvent
@@ -241,7 +241,10 @@ async def webhooks(app: Perdure) -> None:
     body = msgspec.json.encode({"what": {"order": CANARY}})
     said = signing.sign([SECRET], "msg_1", app.clock.now() // 1_000_000, body)
     receipt = await app.hooks.receive(app.tenant, "shop", said, body)
-    assert await app.hooks.receive(app.tenant, "shop", said, body) == receipt
+    with pytest.raises(CallTaken):
+        await app.hooks.receive(app.tenant, "shop", said, body)
+    anew = signing.sign([SECRET], "msg_1", app.clock.now() // 1_000_000 - 9, body)
+    assert await app.hooks.receive(app.tenant, "shop", anew, body) == receipt
     assert await app.get(receipt.execution).result(20) == CANARY
     assert [one.name for one in await app.hooks.list()] == ["shop"]
     assert [one.what for one in await app.hooks.history("shop")] == ["created"]

@@ -64,6 +64,17 @@ def verify(
             return _verify_stripe(secrets, headers, body, now, window)
 
 
+def signed_at(kind: Kind, headers: Mapping[str, str]) -> str:
+    """The time that was signed with a call, of one whose signature is right; empty where that has none."""
+    match kind:
+        case "standard":
+            return headers.get(TIMESTAMP, "")
+        case "github":
+            return ""
+        case "stripe":
+            return _stripe(headers)[0]
+
+
 def _verify_standard(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, window: float
 ) -> str | None:
@@ -77,12 +88,16 @@ def _verify_standard(
 def _verify_stripe(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, window: float
 ) -> str | None:
-    parts = [part.partition("=") for part in headers.get("stripe-signature", "").split(",")[: _MOST + 1]]
-    times = [value for name, _, value in parts if name.strip() == "t"]
-    at = times[0] if len(times) == 1 else ""
-    given = [value for name, _, value in parts if name.strip() == "v1"]
+    at, given = _stripe(headers)
     rights = [_hmac(secret.encode(), f"{at}.".encode() + body).hex() for secret in secrets]
     return _id_of(body) if _any_same(given, rights) and _in_time(at, now, window) else None
+
+
+def _stripe(headers: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The time and the signatures that the header says."""
+    parts = [part.partition("=") for part in headers.get("stripe-signature", "").split(",")[: _MOST + 1]]
+    times = [value for name, _, value in parts if name.strip() == "t"]
+    return times[0] if len(times) == 1 else "", [value for name, _, value in parts if name.strip() == "v1"]
 
 
 def _any_same(given: Iterable[str], rights: Sequence[str]) -> bool:

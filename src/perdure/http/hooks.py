@@ -43,8 +43,9 @@ class HookOut(Struct, frozen=True):
 async def receive(call: Call[Nothing, bytes]) -> Answer:
     """Call a webhook: the signature of the body is the credential.
 
-    202 when what it leads to is durable. A call that comes again is answered as before and changes nothing. Without a
-    valid signature, too early or too late, the answer is 401, whether the webhook exists or not.
+    202 when what it leads to is durable. The same call again is refused, 409; one that was signed anew under the same
+    id, because the sender did not hear the answer, is answered as before. Neither changes anything. Without a valid
+    signature, too early or too late, the answer is 401, whether the webhook exists or not.
     """
     return Answer(await call.app.hooks.receive(call.path["tenant"], call.path["name"], call.headers, call.body), 202)
 

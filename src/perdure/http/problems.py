@@ -68,6 +68,7 @@ STATUS: list[tuple[type[BaseException], int]] = [
     (errors.OutboundRefused, 422),
     (errors.ExecutionError, 409),
     (errors.DefinitionConflict, 409),
+    (errors.CallTaken, 409),
     (errors.LimitReached, 413),
     (errors.InvalidValue, 422),
     (errors.UsageError, 400),

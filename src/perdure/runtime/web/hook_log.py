@@ -3,6 +3,9 @@
 A webhook is an execution without code, of its tenant: its log has one event for each act (`created`, `rotated`,
 `revoked`), its head shows the record. Rules kept here: the record is a function of the log; it has references to
 secrets, never a secret; one that was revoked may be made anew under its name.
+
+A call that was taken is kept beside it, as an execution that has ended from the outset, under all that was signed: id,
+time and body. The same call again is known by it for ever; the sender's next try, which is signed anew, is another.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from perdure.core import events as ev
+from perdure.core import copies, events as ev
+from perdure.core.codec import digest
 from perdure.core.records import Head, Row, Start, key_of
 from perdure.core.signing import Kind
 from perdure.errors import Undecodable
@@ -23,6 +27,8 @@ from perdure.runtime.managing.publishing import Ledger
 HOOK = "hook:"
 #: How its id begins: no id that people choose has a slash.
 _PLACE = "hook/"
+#: The workflow of a call that was taken.
+_CALL = "hook-call:"
 _RECEIVED = ev.NUMBERS[ev.EventReceived]
 
 
@@ -94,6 +100,16 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 def key_of_hook(tenant: str, name: str) -> str:
     return key_of(tenant, _PLACE + name)
+
+
+def key_of_call(tenant: str, name: str, id: str, at: str, body: bytes) -> str:
+    return f"{key_of_hook(tenant, name)}/{digest(id, at, body)[:40]}"
+
+
+def taken(key: str, name: str, id: str, at: str, now: int) -> Start:
+    """A call as it is kept; `at` is the time that was signed."""
+    first = ev.Started(_CALL, 1, Raw(msgspec.json.encode([id, at])), f"{HOOK}{name}")
+    return copies.as_start(key, [ev.row(first, 1, now), ev.row(ev.Completed(), 2, now)], "")
 
 
 def record_of(head: Head | None) -> Record:

@@ -5,7 +5,9 @@
 
 Rules kept here: the signature is the credential, so nothing is read from a body before it is proven; whoever has not
 proven to know the secret is told the same, after the same work, whether the webhook exists, the signature is wrong or
-the call is too old; the id of a call decides what it starts or sends, so a call that comes twice is one call.
+the call is too old; the id of a call decides what it starts or sends, so a call that comes twice is one call. What was
+signed is taken once, and refused when it comes again; what the sender signed anew under the same id, because it did not
+hear us, is answered as it was then. A call is kept as taken when what it leads to is durable, so none is lost between.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from perdure.core.signing import Kind
 from perdure.core.view import moment
 from perdure.errors import (
     AccessUnavailable,
+    CallTaken,
     ExpressionError,
     HookNotFound,
     InvalidValue,
@@ -48,7 +51,9 @@ from perdure.runtime.web.hook_log import (
     HookSend,
     HookStart,
     Record,
+    key_of_call,
     key_of_hook,
+    taken,
 )
 
 if TYPE_CHECKING:
@@ -175,13 +180,24 @@ class Hooks:
     async def receive(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> Receipt:
         """Do what the webhook is for; Unauthenticated unless the call is signed and in time.
 
-        Names of headers are looked up in lower case. A call that was taken before is answered as it was then.
+        Names of headers are looked up in lower case. CallTaken if the same call was taken before; one that was signed
+        anew, under the same id, is answered as it was then, and does nothing again.
         """
-        does, id = await self._proven(tenant, name, headers, body)
-        return await self._do(tenant, name, does, id, _read(body))
+        does, id, at = await self._proven(tenant, name, headers, body)
+        key = key_of_call(tenant, name, id, at, body)
+        if await self._app.store.head(key) is not None:
+            raise _taken(id)
+        receipt = await self._do(tenant, name, does, id, _read(body))
+        # Where no time is signed, the next try of the sender is the same call: nothing was taken if nobody heard it.
+        if at or receipt.routed is None or receipt.routed.heard:
+            [answer] = await self._app.store.start([taken(key, name, id, at, self._app.clock.now())], 0)
+            if answer != "created":
+                raise _taken(id)
+        return receipt
 
-    async def _proven(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[Does, str]:
-        """What is to be done, and the id of the call; looked up anew if it does not fit what is in mind."""
+    async def _proven(self, tenant: str, name: str, headers: Mapping[str, str], body: bytes) -> tuple[Does, str, str]:
+        """What is to be done, the id of the call and the time that was signed; looked up anew if it does not fit what
+        is in mind."""
         key = _key(tenant, name)
         known = self._recent.get(key)
         if known is not None and (found := await self._verify(tenant, known, headers, body)) is not None:
@@ -198,13 +214,15 @@ class Hooks:
 
     async def _verify(
         self, tenant: str, record: Record, headers: Mapping[str, str], body: bytes
-    ) -> tuple[Does, str] | None:
+    ) -> tuple[Does, str, str] | None:
         """A webhook that does not exist has a secret as well, which nothing is signed with: that takes as long."""
         app = self._app
         secrets = await self._secrets(tenant, record) if record.active else await self._no_secrets()
         now, window = app.clock.now() / 1e6, app.settings.webhook_window
         id = signing.verify(record.kind, secrets or [_NOBODY], headers, body, now, window)
-        return None if id is None or record.does is None or not secrets else (record.does, id)
+        if id is None or record.does is None or not secrets:
+            return None
+        return record.does, id, signing.signed_at(record.kind, headers)
 
     async def _do(self, tenant: str, name: str, does: Does, id: str, body: Any) -> Receipt:
         """The one place that knows what calls lead to."""
@@ -287,6 +305,10 @@ class Hooks:
         kept = self._register.all(home, HOOK, {})
         found = [self._told(home, record) async for _, record in kept if record.created]
         return sorted(found, key=lambda one: one.name)
+
+
+def _taken(id: str) -> CallTaken:
+    return CallTaken(f"the call {id!r} was taken before: nothing was done again, and it need not be sent again")
 
 
 def _key(tenant: str, name: str) -> str:
