@@ -277,6 +277,10 @@ def test_what_became_of_an_event_is_told() -> None:
         status = await one.event(sent)
         assert (status.id, status.name, status.status) == (sent, "paid", "completed")
         cloud = await one.cloudevent(sent)
+        begun = await one.entry(1)
+        assert (begun.type, (await one.cloudevent(1))["data"]["text"]) == ("Started", begun.text)
+        with pytest.raises(EventNotFound):
+            await one.entry(1000)
         assert (cloud["type"], cloud["data"], cloud["source"]) == ("paid", 3, "/tenants/acme/executions/w1")
         with pytest.raises(EventNotFound):
             await one.event("nothing")

@@ -20,6 +20,7 @@ SCOPES: dict[Place, Scope | None] = {
     ("GET", "/v1/executions/{id}"): "read",
     ("GET", "/v1/executions/{id}/state"): "read",
     ("GET", "/v1/executions/{id}/log"): "read",
+    ("GET", "/v1/executions/{id}/log/{version}"): "read",
     ("GET", "/v1/executions/{id}/why"): "read",
     ("GET", "/v1/executions/{id}/result"): "read",
     ("GET", "/v1/executions/{id}/diagram"): "read",
@@ -103,7 +104,8 @@ GLANCES: dict[Place, set[str]] = {
         *("field", "correlation", "tag"),  # refused: who finds by a value knows it
     },
     ("GET", "/v1/executions/{id}"): set(),
-    ("GET", "/v1/executions/{id}/log"): {"after", "until", "limit", "cursor"},
+    ("GET", "/v1/executions/{id}/log"): {"after", "until", "sent", "limit", "cursor"},
+    ("GET", "/v1/executions/{id}/log/{version}"): {"form"},
     ("GET", "/v1/executions/{id}/why"): set(),
     ("GET", "/v1/definitions"): set(),
     ("GET", "/v1/dead"): {"cause", "workflow", "oldest", "limit", "cursor"},

@@ -314,7 +314,7 @@ def test_who_has_no_name_does_not_get_in() -> None:
         door.who = "acme::admin,owner"
         for (method, path), scope in SCOPES.items():
             if scope is not None:
-                asked = await door(method, path.format(id="a", name="a", event_id="a"))
+                asked = await door(method, path.format(id="a", name="a", event_id="a", version="1"))
                 assert "does not say who calls" in problem(asked, 401, "unauthenticated")["detail"]
         refused = await door("POST", "/v1/executions", {"workflow": "by-line", "args": []})
         problem(refused, 401, "unauthenticated")

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -327,7 +328,7 @@ def test_the_log_gives_its_external_events_as_a_batch_that_another_execution_tak
         for number in range(2):
             await door("POST", "/v1/executions/h1/events", {"name": "go", "payload": number, "id": f"n{number}"})
         await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "stop", "id": "stop"})
-        found, path = [], "/v1/executions/h1/log?limit=2"
+        found, path = [], "/v1/executions/h1/log?limit=2&sent=true"
         while path:
             page = await door("GET", path, accept=BATCH)
             assert page.headers["content-type"] == BATCH
@@ -340,8 +341,82 @@ def test_the_log_gives_its_external_events_as_a_batch_that_another_execution_tak
         told = (await post(door, "/v1/executions/h2/events", found, BATCH)).json()
         assert [*map(list, told)] == [["id"]] * 4
         await door("GET", "/v1/executions/h2/result?wait=10s")
-        again = await door("GET", "/v1/executions/h2/log", accept=BATCH)
+        again = await door("GET", "/v1/executions/h2/log?sent=true", accept=BATCH)
         assert again.json() == found
+        plain = (await door("GET", "/v1/executions/h2/log?sent=true")).json()["events"]
+        assert [one["type"] for one in plain] == ["EventReceived"] * 4
+
+    served(main)
+
+
+def test_every_event_of_a_log_leaves_as_a_cloudevent_in_every_form_and_the_same_in_all() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-any", args=[])
+        await post(door, "/v1/executions/h1/events", CLOUD, STRUCTURED)
+        await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "stop", "id": "stop"})
+        shown = (await door("GET", "/v1/executions/h1/log")).json()["events"]
+        batch = (await door("GET", "/v1/executions/h1/log", accept=BATCH)).json()
+        assert [one["type"] for one in batch] == ["perdure.log.Started", "go", "stop", "perdure.log.Completed"]
+        assert batch[1] == CLOUD
+        assert batch[0] == {
+            "specversion": "1.0",
+            "id": "h1/1",
+            "source": "/tenants/acme/executions/h1",
+            "type": "perdure.log.Started",
+            "datacontenttype": "application/json",
+            "subject": "h1",
+            "time": shown[0]["at"],
+            "data": shown[0],
+        }
+        for version, cloud in enumerate(batch, 1):
+            path = f"/v1/executions/h1/log/{version}"
+            assert (await door("GET", path)).json() == shown[version - 1]
+            structured = await door("GET", path, accept=STRUCTURED)
+            assert (structured.headers["content-type"], structured.json()) == (STRUCTURED, cloud)
+            assert (await door("GET", f"{path}?form=structured")).json() == cloud
+            binary = await door("GET", f"{path}?form=binary")
+            assert binary.json() if "data" in cloud else binary.content == b""
+            for name in set(cloud) - {"data", "datacontenttype"}:
+                said = str(cloud[name]).lower() if isinstance(cloud[name], bool) else str(cloud[name])
+                assert unquote(binary.headers[f"ce-{name}"]) == said
+            assert await door.app.get("h1", "acme").cloudevent(version) | {"data": None} == cloud | {"data": None}
+        flow = (await door("GET", "/v1/executions/h1/stream", accept=f"text/event-stream, {STRUCTURED}")).text
+        told = [json.loads(line[6:]) for line in flow.splitlines() if line.startswith("data: ")]
+        assert told[:-1] == batch
+        assert (await door("GET", "/v1/executions/h1/stream?form=structured")).text == flow
+
+    served(main)
+
+
+@pytest.mark.parametrize("form", ["structured", "binary", "batch"])
+def test_an_event_of_the_engines_own_comes_back_and_keeps_its_attributes(form: str) -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-any", args=[])
+        await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "stop"})
+        await door.start("http-any", "h2", args=[])
+        events = "/v1/executions/h2/events"
+        own = (await door("GET", "/v1/executions/h1/log/1", accept=STRUCTURED)).json()
+        if form == "binary":
+            left = await door("GET", "/v1/executions/h1/log/1?form=binary")
+            headers = {name: value for name, value in left.headers.items() if name.startswith("ce-")}
+            sent = await post(door, events, left.content, left.headers["content-type"], **headers)
+        else:
+            sent = await post(door, events, [own] if form == "batch" else own, BATCH if form == "batch" else STRUCTURED)
+        assert sent.status_code == 202, sent.text
+        [id] = [one["id"] for one in (sent.json() if form == "batch" else [sent.json()])]
+        again = await door("GET", f"{events}/{id}", accept=STRUCTURED)
+        assert again.json() == own
+
+    served(main)
+
+
+def test_an_event_that_a_log_does_not_have_is_not_found() -> None:
+    async def main(door: Door) -> None:
+        await door.start("http-any", args=[])
+        for version in ("0", "99", "9" * 18, "9" * 30, "-1", "one"):
+            problem(await door("GET", f"/v1/executions/h1/log/{version}"), 404, "event-not-found")
+            problem(await door("GET", f"/v1/executions/nobody/log/{version}"), 404, "execution-not-found")
+        problem(await door("GET", "/v1/executions/h1/log/1?form=other"), 422, "invalid-request")
 
     served(main)
 

@@ -185,7 +185,8 @@ async def _furnish(door: Door) -> dict[str, list[str]]:
         await door.app.get(id, "acme").until(status)  # type: ignore[arg-type]
     heads = await door.app.store.find(Query("acme", limit=1000))
     ids = [id_of(head.key) for head in heads]
-    return {"id": [id for id in ids if "/" not in id], "name": ["glance-graph", "daily", "hook"], "event_id": ["e1"]}
+    names = ["glance-graph", "daily", "hook"]
+    return {"id": [id for id in ids if "/" not in id], "name": names, "event_id": ["e1"], "version": ["1"]}
 
 
 Test = Callable[[Door, dict[str, list[str]]], Awaitable[None]]
@@ -350,14 +351,29 @@ def test_an_observer_cannot_ask_whether_a_published_field_or_a_label_has_a_value
     furnished(main)
 
 
-def test_an_observer_gets_no_cloudevents(furnished: Furnished) -> None:
+def test_an_observer_gets_the_log_as_cloudevents_without_the_data_and_no_others(furnished: Furnished) -> None:
+    accept = "application/cloudevents-batch+json, application/cloudevents+json"
+
     async def main(door: Door, named: dict[str, list[str]]) -> None:
-        for path in ("/v1/executions/paused/log", "/v1/executions/waits/events/e1"):
-            accept = "application/cloudevents-batch+json, application/cloudevents+json"
+        async def both(path: str) -> tuple[httpx.Response, httpx.Response]:
             door.who = VIEWER
-            assert WORD in (await door("GET", path, accept=accept)).text
+            whole = await door("GET", path, accept=accept)
+            assert WORD in whole.text + str(whole.headers)
             door.who = OBSERVER
-            problem(await door("GET", path, accept=accept), 403, "not-allowed")
+            return whole, await door("GET", path, accept=accept)
+
+        whole, seen = await both("/v1/executions/paused/log")
+        assert [list(one) for one in whole.json()] != [] and len(seen.json()) == len(whole.json())
+        assert WORD not in seen.text
+        own = [one for one in seen.json() if one["type"].startswith("perdure.log.")]
+        entries = {one["version"]: one for one in (await door("GET", "/v1/executions/paused/log")).json()["events"]}
+        assert own and all(one["data"] == entries[one["data"]["version"]] for one in own)
+        for version in entries:
+            for form in ("entry", "structured", "binary"):
+                told = await door("GET", f"/v1/executions/paused/log/{version}?form={form}")
+                assert told.status_code == 200 and WORD not in told.text + str(told.headers)
+        _, refused = await both("/v1/executions/waits/events/e1")
+        problem(refused, 403, "not-allowed")
 
     furnished(main)
 

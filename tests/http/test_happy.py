@@ -74,6 +74,7 @@ async def _looks(story: Story) -> None:
     for part in ("/result", "/stream"):
         await story.get(f"/v1/executions/{{id}}{part}", id="canary-told")
     await story.get("/v1/executions/{id}/events/{event_id}", id="canary-run", event_id="canary-event")
+    await story.get("/v1/executions/{id}/log/{version}", id="canary-run", version="1")
     for part in ("", "/history"):
         await story.get(f"/v1/definitions/{{name}}{part}", name="canary-door")
     for part in ("", "/next"):

@@ -125,6 +125,10 @@ class RemoteRun(Generic[R_co]):
                 return
             page = await self.log_page(limit=_PAGE, cursor=page.next)
 
+    async def entry(self, version: int) -> Entry:
+        """The event of the log at a version."""
+        return await self._door.get(f"{self._path}/log/{version}", Entry)
+
     async def log_page(
         self, after: int | None = None, until: int | None = None, *, limit: int = 100, cursor: str | None = None
     ) -> LogPage:
@@ -165,9 +169,12 @@ class RemoteRun(Generic[R_co]):
         """What has become of an event that was sent: pending, processing, completed or failed."""
         return await self._door.get(path_of("executions", self.id, "events", id), EventStatus)
 
-    async def cloudevent(self, id: str) -> dict[str, Any]:
-        """An event that was sent, as a CloudEvent in its JSON form; one that came as such leaves as it came."""
-        path = path_of("executions", self.id, "events", id)
+    async def cloudevent(self, id: str | int) -> dict[str, Any]:
+        """An event that was sent, by its id, or any event of the log, by its version, as a CloudEvent in its JSON form.
+
+        One that came as such leaves as it came; one of the engine's own is of the type `perdure.log.NAME`.
+        """
+        path = f"{self._path}/log/{id}" if isinstance(id, int) else path_of("executions", self.id, "events", id)
         return await self._door.get(path, dict[str, Any], form="structured")
 
     async def diagram(self, form: Literal["svg", "mermaid"] = "svg") -> str:

@@ -15,6 +15,7 @@ from perdure.http import (
     following,
     hooks,
     key_routes,
+    logs,
     overview,
     quota,
     routing,
@@ -50,6 +51,7 @@ async def browse(call: Call[Nothing, Nothing]) -> Answer:
 #: In the order of the documentation.
 ALL = [
     *executions.routes.all,
+    *logs.routes.all,
     *following.routes.all,
     *events.routes.all,
     *routing.routes.all,

@@ -7,17 +7,13 @@ from datetime import datetime
 
 import msgspec
 
-from perdure.core.cloudevents import BATCH
 from perdure.core.view import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
 from perdure.flows.diagram import mermaid, svg
-from perdure.http import cloudevents, forms, glance
+from perdure.http import forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, key_is_for, run_of, seconds_of, settled, where
-from perdure.runtime.callers import paging
 from perdure.runtime.callers.failing import trouble_of
-from perdure.runtime.callers.paging import LogPage
-from perdure.runtime.callers.whereabouts import as_cloudevent, logged
 
 routes = Routes("executions")
 
@@ -109,24 +105,6 @@ def _point(at: str | None) -> int | datetime | None:
         return datetime.fromisoformat(at)
     except ValueError as error:
         raise UsageError(f"{at!r} is neither a version nor a time, as 2030-01-01T12:00:00Z") from error
-
-
-@routes("GET", "/v1/executions/{id}/log", "read", query=forms.LogQuery, answers={200: LogPage}, glance=glance.log)
-async def log(call: Call[forms.LogQuery, Nothing]) -> Answer:
-    """Read the log, page by page.
-
-    A page that is not the last has `next`: given as `cursor`, it goes on there, up to the same `until`.
-    With `Accept: application/cloudevents-batch+json` only the events that came from outside, as CloudEvents; the header
-    `Link` leads to the next page, if there is one.
-    """
-    query, run = call.query, run_of(call)
-    if not cloudevents.wants(call.headers):
-        return Answer(await run.log_page(query.after, query.until, limit=query.limit, cursor=query.cursor))
-    call.caller.require("read")
-    rows, behind = await paging.rows(call.app, run.key, query.after, query.until, query.limit, query.cursor)
-    page = [as_cloudevent(run.key, one) for one in logged(rows)]
-    ahead = f'<{where(run.id)}/log?limit={query.limit}&cursor={behind}>; rel="next"'
-    return Answer(page, headers={} if behind is None else {"Link": ahead}, media=BATCH)
 
 
 @routes("GET", "/v1/executions/{id}/why", "read", answers={200: Why}, glance=glance.why)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from perdure.core.records import ENDED
 from perdure.core.view import Entry
-from perdure.http import forms
+from perdure.http import cloudevents, forms
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused
 from perdure.http.route import FLOW, Answer, Call, Flow, Nothing, Routes
 from perdure.http.verbs import is_version, run_of
 from perdure.runtime.app import Perdure
+from perdure.runtime.callers import clouds
 from perdure.runtime.run import Run
 
 routes = Routes("executions")
@@ -32,6 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0)] | None = None
+    form: Literal["entry", "structured"] = "entry"
 
 
 @routes("GET", "/v1/executions/{id}/stream", "read", query=StreamQuery, answers={200: Flow})
@@ -39,15 +41,16 @@ async def stream(call: Call[StreamQuery, Nothing]) -> Answer:
     """Follow the log as it grows, as server-sent events, until the execution has ended.
 
     It begins after the version that `after` or the header `Last-Event-ID` names. The last event is called `end` and
-    tells how the execution has ended; a stream that ends without it was cut off and can be asked for again. 429 when
-    the tenant follows too many logs already.
+    tells how the execution has ended; a stream that ends without it was cut off and can be asked for again. With
+    `form=structured`, or if `Accept` names `application/cloudevents+json` as well, the data of all others are
+    CloudEvents. 429 when the tenant follows too many logs already.
     """
     run, after = run_of(call), _after(call)
     await run.head()
     leave = call.site.seats.take(call.tenant)
-    return Answer(
-        _told(call.app, run, after, call.leaving), headers={"Cache-Control": "no-store"}, media=FLOW, over=leave
-    )
+    cloud = call.query.form == "structured" or cloudevents.wants(call.headers)
+    told = _told(call.app, run, after, call.leaving, cloud)
+    return Answer(told, headers={"Cache-Control": "no-store"}, media=FLOW, over=leave)
 
 
 def _after(call: Call[StreamQuery, Nothing]) -> int:
@@ -59,7 +62,7 @@ def _after(call: Call[StreamQuery, Nothing]) -> int:
     return int(last)
 
 
-async def _told(app: Perdure, run: Run[Any], after: int, leaving: Leaving) -> AsyncIterator[bytes]:
+async def _told(app: Perdure, run: Run[Any], after: int, leaving: Leaving, cloud: bool) -> AsyncIterator[bytes]:
     last = after
     async with aclosing(_with_silence(run.follow(after), leaving)) as entries:
         async for entry in entries:
@@ -67,7 +70,7 @@ async def _told(app: Perdure, run: Run[Any], after: int, leaving: Leaving) -> As
                 yield b": nothing new\n\n"
             else:
                 last = entry.version
-                yield _event(str(last), entry.type, entry)
+                yield _event(str(last), entry.type, clouds.of_entry(run.key, entry) if cloud else entry)
     head = await run.head()
     if head.status in ENDED and head.version == last:
         yield _event(str(last), "end", await forms.shown(app, head))

@@ -102,13 +102,6 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    after: Annotated[int, Meta(ge=0, description="The version before the first one; 0 unless given.")] | None = None
-    until: Annotated[int, Meta(ge=1, description="The last version; that of the log unless given.")] | None = None
-    limit: Limit = 100
-    cursor: str | None = None
-
-
 class DiagramQuery(Struct, frozen=True, forbid_unknown_fields=True):
     form: Annotated[Literal["svg", "mermaid"], Meta(description="A picture, or a text that others draw.")] = "svg"
 

@@ -86,10 +86,11 @@ def _glances(caller: Caller, route: Route) -> bool:
 def _shown(caller: Caller, route: Route, answer: Answer) -> Answer:
     """The part of an answer that is for this caller. What a route answers in another form is never for a glance."""
     if route.glance is None or not _glances(caller, route):
-        return answer
+        return answer if answer.form is None else answer.form(answer.data)
     if type(answer.data) is not route.answers.get(answer.status):
         raise NotAllowed(f"{caller.user or 'this caller'} may only glance: this answer cannot be had without its data")
-    return Answer(route.glance(answer.data), answer.status)
+    seen = route.glance(answer.data)
+    return Answer(seen, answer.status) if answer.form is None else answer.form(seen)
 
 
 def _proves_itself(route: Route) -> bool:

@@ -56,6 +56,7 @@ class Answer(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     media: str = "application/json"
     over: Callable[[], None] | None = None  # called when an answer that comes part by part is over
+    form: Callable[[Any], Answer] | None = None  # how the data leaves, when what the caller may not see was taken away
 
 
 class Call(Generic[Q, B]):

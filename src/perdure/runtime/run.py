@@ -15,6 +15,7 @@ from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
 from perdure.core.records import ENDED, Head, Row, ShownStatus, Status, id_of
 from perdure.errors import (
+    EventNotFound,
     ExecutionCancelled,
     ExecutionFailed,
     ExecutionNotFound,
@@ -24,7 +25,7 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.flows.diagram import Diagram
-from perdure.runtime.callers import paging, retrying, whereabouts
+from perdure.runtime.callers import clouds, paging, retrying, whereabouts
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.callers.standing import stands
@@ -151,6 +152,14 @@ class Run(Generic[R_co]):
         if last == 0:
             await self.head()
 
+    async def entry(self, version: int) -> view.Entry:
+        """The event of the log at a version."""
+        await self._app.open()
+        rows = await self._app.store.read(self.key, version - 1, version, 1) if 0 < version < paging.BEYOND else []
+        if not rows:
+            raise EventNotFound(f"the log of {self.id} ends at {(await self.head()).version}: no {version}", self.key)
+        return view.entry(rows[0])
+
     async def log_page(
         self, after: int | None = None, until: int | None = None, *, limit: int = 100, cursor: str | None = None
     ) -> LogPage:
@@ -217,10 +226,15 @@ class Run(Generic[R_co]):
         await self._app.open()
         return await whereabouts.status(self._app.store, self.key, id)
 
-    async def cloudevent(self, id: str) -> dict[str, Any]:
-        """An event that was sent, as a CloudEvent in its JSON form; one that came as such leaves as it came."""
+    async def cloudevent(self, id: str | int) -> dict[str, Any]:
+        """An event that was sent, by its id, or any event of the log, by its version, as a CloudEvent in its JSON form.
+
+        One that came as such leaves as it came; one of the engine's own is of the type `perdure.log.NAME`.
+        """
         await self._app.open()
-        return whereabouts.as_cloudevent(self.key, await whereabouts.sent(self._app.store, self.key, id))
+        if isinstance(id, int):
+            return clouds.of_entry(self.key, await self.entry(id))
+        return clouds.of_sent(self.key, await whereabouts.sent(self._app.store, self.key, id))
 
     async def diagram(self) -> Diagram:
         """Its definition as a picture, with where it is marked; not of code."""

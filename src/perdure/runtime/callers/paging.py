@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
 #: Beyond every version that a log can have, and within what all stores can compare.
-_BEYOND = 2_000_000_000
+BEYOND = 2_000_000_000
 
 
 class _Place(Struct, frozen=True, array_like=True):
@@ -53,8 +53,8 @@ async def rows(
         place = await app.cursors.read(purpose, cursor, _Place)
         if after not in (None, place.after) or until not in (None, place.until):
             raise refused(purpose)
-    last = None if place.until is None else min(place.until, _BEYOND)
-    found = await app.store.read(key, min(place.done, _BEYOND), last, limit + 1)
+    last = None if place.until is None else min(place.until, BEYOND)
+    found = await app.store.read(key, min(place.done, BEYOND), last, limit + 1)
     if not found and await app.store.head(key) is None:
         raise ExecutionNotFound(f"there is no execution {id_of(key)!r}; `perdure list` shows those that are", key)
     if len(found) <= limit:

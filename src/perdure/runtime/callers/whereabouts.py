@@ -13,14 +13,14 @@ is open again, because other code may go on with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.core import cloudevents, events as ev, letters
+from perdure.core import events as ev, letters
 from perdure.core.records import ENDED, Head, Mail, Row, id_of
 from perdure.core.view import moment
 from perdure.errors import EventNotFound, ExecutionNotFound, Undecodable
@@ -30,7 +30,6 @@ EventState: TypeAlias = Literal["pending", "processing", "completed", "failed"]
 #: Rows behind the event that are read at first; nearly always they tell.
 _NEAR = 100
 _FAR = 1000
-_RECEIVED = ev.NUMBERS[ev.EventReceived]
 
 
 class EventStatus(Struct, frozen=True, omit_defaults=True):
@@ -102,31 +101,6 @@ async def status(store: Store, key: str, id: str) -> EventStatus:
     if trail.over and trail.state is None and await _is_machine(store, key):
         return at("failed", error="the machine came to its end before it was the event's turn")
     return at("completed", trail.state)
-
-
-def as_cloudevent(key: str, event: Sent) -> dict[str, Any]:
-    """As it came, if it came as a CloudEvent."""
-    if event.attributes:
-        return cloudevents.write(event.attributes, event.payload)
-    made: dict[str, str | int | bool] = {
-        "specversion": cloudevents.SPEC,
-        "id": event.id,
-        "source": cloudevents.source_of(key),
-        "type": event.name,
-        "datacontenttype": "application/json",
-    }
-    if event.at:
-        made["time"] = msgspec.to_builtins(moment(event.at))
-    return cloudevents.write(made, event.payload)
-
-
-def logged(rows: Iterable[Row]) -> list[Sent]:
-    """The events from outside among the rows of a log, each with its version."""
-    found: list[Sent] = []
-    for row in rows:
-        if row.type % 1000 == _RECEIVED and isinstance(event := ev.read(row), ev.EventReceived):
-            found.append(Sent(event.id, event.name, event.payload, event.attributes, row.version, row.at))
-    return found
 
 
 def _taken(head: Head, event: Sent) -> bool:
