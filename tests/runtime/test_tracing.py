@@ -79,6 +79,17 @@ async def leaf() -> str:
     return await tells("leaf")
 
 
+@action(name="tracing.slow")
+async def tells_slowly() -> None:
+    log.info("told slowly")
+    await asyncio.sleep(30)
+
+
+@workflow(name="tracing-crowded")
+async def crowded() -> None:
+    await tells_slowly()
+
+
 @workflow(name="tracing-family")
 async def family() -> list[str]:
     return [await tells("parent"), await leaf(), await tells_apart()]
@@ -202,8 +213,15 @@ def test_a_worker_that_has_only_the_action_logs_the_trace_of_its_caller(lines: L
             with tracing(GIVEN):
                 await world.run(family, id="family")
 
+            log = await world.app.get("family").log()
+            asked.extend(entry.version for entry in log if entry.type == "ActionScheduled")
+
+    asked: list[int] = []
     run(main())
-    assert [line["trace"] for line in lines.lines if line["message"] == "told apart"] == [ID]
+    [line] = [line for line in lines.lines if line["message"] == "told apart"]
+    assert (line["tenant"], line["execution"], line["trace"]) == ("default", "family", ID)
+    assert [line["version"]] == asked
+    assert line["worker"] == "node-1"
 
 
 async def test_a_child_inherits_also_the_trace_that_nobody_gave(world: World, lines: Lines) -> None:
@@ -266,6 +284,20 @@ async def test_a_log_from_elsewhere_may_name_what_is_no_trace(world: World, line
     await world.app.adopt([perdure.core.records.Row(1, row.type, data, row.at)], "adopted")
     await world.app.get("adopted").until("waiting")
     assert lines.traces("adopted") == {of_execution("", "default/adopted", row.at).id}
+
+
+def test_an_action_that_found_no_place_here_logs_elsewhere_how_far_its_execution_was(lines: Lines) -> None:
+    async def main() -> None:
+        async with World(workers=2, concurrency=1, spill="1s") as world:
+            await asyncio.gather(*(world.run(crowded, id=f"crowded-{number}") for number in range(4)))
+            logs = [await world.app.get(f"crowded-{number}").log() for number in range(4)]
+            apart.extend(entry for log in logs for entry in log if entry.type == "ActionScheduled")
+
+    apart: list[Any] = []
+    run(main())
+    told = [line for line in lines.lines if line["message"] == "told slowly"]
+    assert apart and len(told) == 4
+    assert [line for line in told if not {"tenant", "execution", "version", "worker", "trace"} <= line.keys()] == []
 
 
 # Checkpoints and take-overs.

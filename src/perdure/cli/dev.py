@@ -58,7 +58,7 @@ def run(call: Call, module: str, port: int | None = None) -> int:
         return _wait_for_change(call, module, error)
     queues = dict.fromkeys([*app.settings.queue_names, *(one.queue for one in registry.workflows())])
     app.settings = structs.replace(app.settings, drain=min(app.settings.drain, DRAIN), queues=",".join(queues))
-    telemetry.configure(app.settings)
+    telemetry.configure(app.settings, worker=app.me)
     watch = Watch(loading.watched(loading.directory(module)))
     view = View(call, app, module)
 

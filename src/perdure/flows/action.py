@@ -85,8 +85,9 @@ class Action(Generic[P, R]):
         self.signature = Signature(fn)
         self.how = options
         self.compensation: Action[..., Any] | None = None
-        # The key of one call and the execution that made it, where the action runs apart from that execution.
+        # The key of one call, the execution that made it and how far its log was, where it runs apart from that.
         self.call_key = self.caller = ""
+        self.caller_version = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         running = execution()

@@ -38,6 +38,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     deadline: int | None = None
     heartbeat: int | None = None
     step: float = 0.0
+    version: int = 0  # how far the log of the execution was that asked; 0 is not known
 
 
 _RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step")
@@ -45,8 +46,8 @@ _LIMITS = ("timeout", "deadline", "heartbeat")
 _decode = msgspec.json.Decoder(Order).decode
 
 
-def order(action: Action[..., Any], args: Raw, key: str, caller: str) -> Raw:
-    """The input of an execution that runs this one call."""
+def order(action: Action[..., Any], args: Raw, key: str, caller: str, version: int) -> Raw:
+    """The input of an execution that runs this one call of an execution whose log is at this version."""
     how, retry = action.how, action.how.retry
     wanted = Order(
         args,
@@ -62,6 +63,7 @@ def order(action: Action[..., Any], args: Raw, key: str, caller: str) -> Raw:
         how.deadline,
         how.heartbeat,
         seconds(retry.step),
+        version,
     )
     return Raw(msgspec.json.encode(wanted))
 
@@ -102,7 +104,7 @@ class _Ordered(Action[..., Any]):
         retry = structs.replace(action.how.retry, **{name: getattr(wanted, name) for name in _RETRY})
         limits = {name: getattr(wanted, name) for name in _LIMITS}
         self.how = structs.replace(action.how, retry=retry, queue="", **limits)
-        self.call_key, self.caller = wanted.key, wanted.caller
+        self.call_key, self.caller, self.caller_version = wanted.key, wanted.caller, wanted.version
         self.compensation = None
 
     def decode_result(self, result: Raw, /) -> Any:

@@ -184,8 +184,8 @@ class Running:
 
     @property
     def version(self) -> int | None:
-        """How far the log of the execution is; that of one that has it run apart is not known here."""
-        return None if self.action.caller else self._who.version
+        """How far the log of the execution is; that of one that has it run apart, when it asked for this."""
+        return (self.action.caller_version or None) if self.action.caller else self._who.version
 
     @property
     def trace(self) -> Trace:

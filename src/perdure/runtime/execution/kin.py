@@ -84,7 +84,7 @@ class Kin:
         done = mail.ActionLetter(ref, name, args, result, error, tries, replay.began, replay.worker)
         return Mail(parent, f"{_OUTCOME}{ref}", mail.seal(done))
 
-    def callback(self, workflow: str, end: End, at: int) -> list[Start]:
+    def callback(self, workflow: str, end: End, version: int, at: int) -> list[Start]:
         """The execution that tells others of this end, if they want to hear of it.
 
         It belongs to the commit of the end alone and not to the draft: an end that is refused tells nobody.
@@ -95,7 +95,7 @@ class Kin:
         ended = Ended(self._key, workflow, end.status, at, self._notes.correlation)
         key = f"{self._key}/callback"
         args = Raw(call_back.signature.encode((wanted, ended), {}))
-        input = order(call_back, args, key, self._key)
+        input = order(call_back, args, key, self._key, version)
         trace = str(self.trace)
         first = ev.Started(ACTION + call_back.name, call_back.version, input, parent=self._key, trace=trace)
         return [summary.begin(key, first, self._queue, at)]
@@ -131,10 +131,10 @@ class Kin:
 
     # Actions that run apart.
 
-    def send_apart(self, asked: Asked, queue: str, at: int) -> None:
+    def send_apart(self, asked: Asked, queue: str, version: int, at: int) -> None:
         """Whoever serves the queue runs the action, and its outcome comes back as mail."""
         action = asked.spec
-        input = order(action, asked.args, key_of_call(self._key, asked.ref, action.name), self._key)
+        input = order(action, asked.args, key_of_call(self._key, asked.ref, action.name), self._key, version)
         first = ev.Started(
             ACTION + action.name,
             action.version,

@@ -191,7 +191,10 @@ class Resident(Course):
             return None
         commit = draft.commit(self.key, self.token, rows)
         if self.notes.callback is not None and isinstance(settle, End):
-            commit.children = [*commit.children, *self.kin.callback(self.workflow.name, settle, max(self.at, now))]
+            told = self.kin.callback(
+                self.workflow.name, settle, rows[-1].version if rows else self.version, max(self.at, now)
+            )
+            commit.children = [*commit.children, *told]
         return commit
 
     @property
@@ -283,7 +286,7 @@ class Resident(Course):
 
     def _send_apart(self, asked: Asked, queue: str, now: int) -> None:
         self.append(ev.ActionScheduled(asked.ref, asked.spec.name, asked.args, queue), now)
-        self.kin.send_apart(asked, queue, self.at)
+        self.kin.send_apart(asked, queue, self.version, self.at)
 
     def _note_progress(self, now: int) -> None:
         for ref, details in list(self._progress.items()):

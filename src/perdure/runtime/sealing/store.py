@@ -129,7 +129,8 @@ class SealedStore:
             try:
                 ready.append((index, self._commit(commit)))
             except KeyringError as error:
-                log.warning("%s: %s", commit.key, error, extra=_about(commit.key, commit.rows))
+                version = commit.rows[0].version - 1 if commit.rows else 0
+                log.warning("%s: %s", commit.key, error, extra=_about(commit.key, version))
         if ready:
             answers = await self.inside.commit([commit for _, commit in ready], grace)
             for (index, _), answer in zip(ready, answers, strict=True):
@@ -164,7 +165,8 @@ class SealedStore:
             try:
                 opened[key] = [self._opened_letter(one) for one in letters]
             except KeyringError as error:  # its next commit will be refused
-                log.warning("%s: %s", key, error, extra=_about(key))
+                head = await self.inside.head(key)
+                log.warning("%s: %s", key, error, extra=_about(key, 0 if head is None else head.version))
         return opened
 
     async def read(self, key: str, after: int = 0, until: int | None = None, limit: int = 1000) -> list[Row]:
@@ -213,7 +215,7 @@ class SealedStore:
             settle = Park("stuck", None, None, msgspec.json.encode(waits))
             commits.append(Commit(held.key, held.token, [row], settle, done=[one.id for one in held.mail]))
             own = tracing.of_execution("", held.key, await self._began(held))
-            log.warning("%s is stuck: %s", held.key, error, extra=_about(held.key, [row], own))
+            log.warning("%s is stuck: %s", held.key, error, extra=_about(held.key, row.version - 1, own))
         await self.inside.commit(commits, 0)
 
     async def _began(self, held: Held) -> int:
@@ -339,11 +341,10 @@ class SealedBoth(SealedJoining, SealedTwinned):
     """On a store that can do both."""
 
 
-def _about(key: str, rows: Sequence[Row] = (), own: tracing.Trace | None = None) -> dict[str, object]:
-    """What a line says about an execution and rows that it was to get: its worker knows the trace, and nothing else may
-    be able to read it."""
+def _about(key: str, version: int, own: tracing.Trace | None = None) -> dict[str, object]:
+    """What a line says about an execution whose log is at this version: its worker knows the trace, and nothing else
+    may be able to read it."""
     trace = tracing.known(key) or own
-    version = rows[0].version - 1 if rows else None
     return {"execution": key, "version": version, "trace": None if trace is None else trace.id}
 
 
