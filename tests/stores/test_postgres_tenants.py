@@ -484,6 +484,48 @@ def test_a_page_of_a_list_is_read_off_an_index(postgres: str) -> None:
         assert not re.search(r"Seq Scan on heads\b|Sort", plan), (query, plan)
 
 
+def test_what_runs_is_found_among_what_is_held_however_much_waits(postgres: str) -> None:
+    """With the rights and the eyes of a caller, of a tenant that has nearly all there is."""
+    heads = (
+        "insert into heads (base, started_at, changed_at, key, tenant, workflow, definition, queue, status, sha)"
+        " select 1, n, n, 'acme/' || n, 'acme', 'w' || n % 20, 'w@1', 'q', 'open', 'sha'"
+        " from generate_series(1, 20000) n"
+    )
+    wakes = (
+        "insert into wakes (due, token, born, key, queue, definition, holder) select case when n % 1000 = 0"
+        " then now_us() + 60000000 end, 1, n, 'acme/' || n, 'q', 'w@1', case when n % 1000 = 0 then 'me' end"
+        " from generate_series(1, 20000) n"
+    )
+    questions = [
+        Query("acme", status="running", inner=False),
+        Query("acme", status="running", inner=False, workflow="w0"),
+        Query("acme", status="running", inner=False, after=1, cursor=(2**59, "acme/x")),
+        Query(None, status="running"),
+    ]
+
+    async def scenario() -> list[str]:
+        plans = []
+        async with application(postgres) as granted, opened(granted) as store, session(postgres) as owner:
+            await owner.execute(heads)
+            await owner.execute(wakes)
+            await owner.execute("analyze")
+            found = await store.find(questions[0])
+            assert [head.started_at for head in found] == list(range(20_000, 0, -1000))
+            role = read_address(granted).dsn.partition("//")[2].partition(":")[0]
+            await owner.execute(f"set role {role}")
+            for query in questions:
+                await owner.execute(f"set perdure.tenant = '{query.tenant or '*'}'")
+                statement, values = search.statement(query, store._sql.schema)
+                told = await owner.fetch("explain (analyze, costs off, timing off, summary off) " + statement, *values)
+                plans.append("\n".join(row[0] for row in told))
+        return plans
+
+    for query, plan in zip(questions, asyncio.run(scenario()), strict=True):
+        read = re.search(r"Index (Only )?Scan (using|on) wakes_held[\w ]* \(actual rows=20(\.00)? ", plan)
+        assert read, f"{query}\n{plan}"
+        assert not re.search(r"Seq Scan on (heads|wakes)\b|Hash Join|Merge Join", plan), (query, plan)
+
+
 # For people who look into the tables
 
 

@@ -377,7 +377,7 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
     db = sqlite3.connect(path)
     db.execute("pragma user_version = 999")
     db.close()
-    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 4 at most"):
+    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 5 at most"):
         using(path, log)
 
 
@@ -660,7 +660,7 @@ def test_a_search_by_labels_reads_its_page_off_the_index(path: str, asked: dict[
         ({"cursor": (5, "acme/x")}, "heads_time"),
         ({"workflow": "order"}, "heads_find"),
         ({"workflow": "order", "after": 1, "cursor": (5, "acme/x")}, "heads_find"),
-        *(({"status": status}, "heads_status") for status in get_args(ShownStatus)),
+        *(({"status": status}, "heads_status") for status in get_args(ShownStatus) if status != "running"),
     ],
 )
 @pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
@@ -696,6 +696,44 @@ def test_a_status_is_looked_for_in_all_tenants_off_an_index(path: str, analyzed:
         told = "\n".join(step[3] for step in plan)
         assert "SEARCH h USING INDEX heads_status (tenant=? AND status=?" in told
         assert not re.search(r"SCAN (h|heads|w|e|m|l)\b", told), told
+
+    using(path, body)
+
+
+@pytest.mark.parametrize("more", [{}, {"workflow": "w1"}, {"after": 1, "cursor": (2**59, "acme/x")}])
+@pytest.mark.parametrize("analyzed", [False, True], ids=["young", "analyzed"])
+def test_what_runs_is_found_among_what_is_held_however_much_waits(
+    path: str, more: dict[str, Any], analyzed: bool
+) -> None:
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    async def body(store: SqliteStore) -> None:
+        query = Query("acme", status="running", inner=False, **more)
+
+        async def took() -> int:
+            before = steps
+            assert [head.key for head in await store.find(query)] == ["acme/1"]
+            return steps - before
+
+        await store.start([begin("acme/1", workflow="w1"), begin("acmes/1", workflow="w1")], GRACE)
+        await store.hold(["acme/1", "acmes/1"], "w1", LEASE)
+        if analyzed:
+            await store._writer.run(lambda db: db.execute("analyze"))
+        condition, values = search.condition(query, 0)
+        question = "explain query plan " + search.statement(condition, values)
+        plan = await store._reader.run(lambda db: db.execute(question, values).fetchall())
+        told = "\n".join(step[3] for step in plan)
+        assert re.search(r"^SEARCH w USING INDEX wakes_held \(key>\? AND key<\?\)", told), told
+        assert not re.search(r"SCAN|AUTOMATIC", told), told
+        await store._reader.run(lambda db: db.set_progress_handler(step, 1))
+        alone = await took()
+        await store.start([begin(f"acme/waits-{n}", workflow="w1") for n in range(300)], GRACE)
+        assert await took() <= alone + 20
 
     using(path, body)
 

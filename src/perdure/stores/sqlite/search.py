@@ -15,10 +15,14 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   h.started_at, h.changed_at, iif(w.due > :now, w.holder, null), w.due, coalesce(w.lapses, 0),
   (select count(*) from messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
   coalesce(w.token, 0), h.base, (select json_group_array(l.label) from labels l where l.key = h.key)
-from {source} left join wakes w on w.key = h.key
+from {source}
 where """
+_PLAIN = "heads h left join wakes w on w.key = h.key"
 #: A search by labels begins with the first of them, whatever else it asks for: its rows are in the order of the answer.
-_BY_LABEL = "labels first cross join heads h on h.key = first.key"
+_BY_LABEL = "labels first cross join heads h on h.key = first.key left join wakes w on w.key = h.key"
+#: One for what runs begins with what is held, which few are among all that are open.
+_RUNNING = "wakes w indexed by wakes_held cross join heads h on h.key = w.key"
+_HELD = "(w.holder is not null and w.due > :now)"
 _LABELLED = (
     "exists (select 1 from labels l where l.label = :label{number} and l.started_at = first.started_at"
     " and l.key = first.key)"
@@ -36,7 +40,8 @@ def heads(db: sqlite3.Connection, condition: str, values: Mapping[str, object]) 
 
 
 def statement(condition: str, values: Mapping[str, object]) -> str:
-    return _HEAD.format(source=_BY_LABEL if "label0" in values else "heads h") + condition
+    source = _BY_LABEL if "label0" in values else _RUNNING if "running" in values else _PLAIN
+    return _HEAD.format(source=source) + condition
 
 
 def _head(row: Sequence[Any]) -> Head:
@@ -53,8 +58,10 @@ def condition(query: Query, now: int) -> tuple[str, dict[str, object]]:
     parts += [_LABELLED.format(number=number) if number else "first.label = :label0" for number in range(len(labels))]
     place = "first" if labels else "h"
     if query.status in ("running", "waiting"):
-        held = "(w.holder is not null and w.due > :now)"
-        parts.append(f"h.status = 'open' and {held if query.status == 'running' else 'not ' + held}")
+        parts.append(f"h.status = 'open' and {_HELD if query.status == 'running' else 'not ' + _HELD}")
+        if query.status == "running" and query.tenant is not None:
+            parts.append("w.key > :tenant || '/' and w.key < :tenant || '0'")  # the character after the slash
+        values |= {"running": True} if query.status == "running" else {}
     elif query.status is not None:
         parts.append("h.status = :status")
         values["status"] = query.status
