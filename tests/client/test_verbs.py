@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,11 +44,14 @@ from perdure.errors import (
     KeyNotFound,
     NotAllowed,
     OutcomeUnknown,
+    PerdureError,
     RequestRefused,
     TaskLost,
     TaskNotFound,
     UsageError,
 )
+from perdure.http.api import ALL
+from perdure.http.audit import NOTED, act_of
 from tests.client.served import Served, run
 from tests.client.test_client import Flaky
 
@@ -532,6 +536,56 @@ def test_acts_are_in_the_audit() -> None:
 
 
 # Correlation ids and tags.
+
+
+def test_every_verb_that_administers_says_why() -> None:
+    why = "Lager räumen, 50 %"
+
+    async def main(place: Served, ann: Client) -> None:
+        one = await ann.start(waiting, id="w1")
+        machine = {"machine": "verbs-why", "initial": "a", "states": {"a": {"on": {"go": "b"}}, "b": {"final": True}}}
+        does, key = HookStart("verbs-wait"), (await ann.keys.create("ci", ["viewer"], reason=why)).key.id
+        daily: dict[str, Any] = {"cron": "0 3 * * *", "reason": why}
+        doing: list[Awaitable[object]] = [
+            one.pause(reason=why),
+            one.resume(reason=why),
+            one.fork(at=1, reason=why),
+            one.migrate(2, reason=why),
+            one.cancel(why),
+            one.retry(reason=why),
+            ann.definitions.draft(machine, reason=why),
+            ann.definitions.publish_draft("verbs-why", reason=why),
+            ann.definitions.discard_draft("verbs-why", reason=why),
+            ann.definitions.publish(machine, note="for readers", reason=why),
+            ann.definitions.deprecate("verbs-why", 1, why),
+            ann.definitions.restore("verbs-why", 1, reason=why),
+            ann.tasks.assign("nobodys", "eve", reason=why),
+            ann.schedules.create("daily", waiting, **daily),
+            ann.schedules.update("daily", **daily),
+            ann.schedules.pause("daily", reason=why),
+            ann.schedules.resume("daily", reason=why),
+            ann.schedules.trigger("daily", reason=why),
+            ann.schedules.delete("daily", reason=why),
+            ann.hooks.create("in", does, secret="secret://x", reason=why),
+            ann.hooks.rotate("in", "secret://y", reason=why),
+            ann.hooks.revoke("in", reason=why),
+            ann.keys.rotate(key, reason=why),
+            ann.keys.revoke(key, reason=why),
+            ann.bulk.start("pause", workflow="none", reason=why),
+            ann.redrive("x", reason=why),
+            ann.purge("x", reason=why),
+        ]
+        for verb in doing:
+            with suppress(PerdureError):  # that it was asked for is enough
+                await verb
+        bundle = await ann.definitions.export()
+        await ann.definitions.import_(bundle, reason=why)
+        acts = [act async for act in ann.audit.all()]
+        assert [act.act for act in acts if act.reason != why] == []
+        noted = {act_of(one) for one in ALL if one.method != "GET" and one.scope in NOTED and not one.harmless}
+        assert noted == {act.act for act in acts}
+
+    run(main)
 
 
 def test_executions_are_found_by_what_they_are_about() -> None:

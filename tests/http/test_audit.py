@@ -71,19 +71,54 @@ def test_every_other_route_that_administers_is_noted() -> None:
 
     async def main(door: Door) -> None:
         taken = set()
+        asked = 0
         for route in noted:
             path = route.path.replace("{id}", "h1").replace("{name}", "http-door")
             more = {"version": 1} if route.name in ("deprecate", "restore") else {}
             answer = await door(route.method, path, bodies.get(route.name, more))
             if answer.status_code != 422:  # what is no proper request is no act
                 taken.add(act_of(route))
-        found = {one["act"]: one["target"] for one in await acts(door, "?limit=1000")}
+                asked += 1
+        seen = await acts(door, "?limit=1000")
+        assert len(seen) == asked  # the verbs behind the routes note nothing again
+        assert {one["credential"] for one in seen} == {"test"}
+        found = {one["act"]: one["target"] for one in seen}
         assert taken <= found.keys() and len(taken) > 10
         assert "keys.revoke" in found
         assert found["executions.pause"] == "h1"
         assert found["definitions.publish"] == found["definitions.deprecate"] == "http-door"
         assert found["system.redrive"] == "a, b"
         assert found["system.purge"] == "cause=limit"
+
+    served(main)
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"counted", "counted"),
+        ("Lager räumen".encode(), "Lager räumen"),
+        (b"Lager r%C3%A4umen, 50%", "Lager räumen, 50%"),
+        (b"Lager r\xe4umen", "Lager räumen"),
+        (b"a%0Ab", "a\ufffdb"),
+    ],
+)
+def test_a_reason_may_come_in_a_header_in_any_language(header: bytes, reason: str) -> None:
+    async def main(door: Door) -> None:
+        await door.start()
+        said = [(b"authorization", f"Bearer {door.who}".encode()), (b"x-reason", header)]
+        answer = await door.client.post("/v1/executions/h1/fork", json={}, headers=said)
+        assert answer.status_code == 202, answer.text
+        assert [one["reason"] for one in await acts(door)] == [reason]
+
+    served(main)
+
+
+def test_a_reason_in_the_header_goes_before_a_note_for_other_readers() -> None:
+    async def main(door: Door) -> None:
+        await door("POST", "/v1/definitions", {"definition": MACHINE, "note": "wider"}, x_reason="asked for by sales")
+        await door("POST", "/v1/executions/h1/cancel", {"reason": "in the body"}, x_reason="in the header")
+        assert [one["reason"] for one in await acts(door)] == ["in the body", "asked for by sales"]
 
     served(main)
 

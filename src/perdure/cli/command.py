@@ -23,6 +23,7 @@ from typer import Argument, Option
 
 from perdure.cli import loading
 from perdure.cli.display import Display
+from perdure.core.behalf import noted_already
 from perdure.errors import (
     DefinitionNotFound,
     EventConflict,
@@ -129,6 +130,7 @@ class Call:
         self.show = Display(json)
         self.app: Perdure | None = None
         self.act: Act | None = None  # to be noted before anything is done
+        self.noted = False
 
     def application(self, module: str | None = None, *, code: bool = False, **settings: Any) -> Perdure:
         """The application of a module, or one on the store alone."""
@@ -150,8 +152,9 @@ class Call:
         async with app:
             if self.act is not None:
                 await app.audit.note(self.act)
-                self.act = None
-            yield app
+                self.act, self.noted = None, True
+            with noted_already(self.noted):
+                yield app
 
     def hint(self, error: PerdureError) -> str:
         for kind, hint in _HINTS:

@@ -39,9 +39,12 @@ class RemoteDefinitions:
             await self._door.post(path_of("definitions", "validate"), DefinitionIn(definition), ProblemsOut)
         ).problems
 
-    async def publish(self, definition: dict[str, Any] | str, *, note: str = "", new: bool = False) -> Definition:
+    async def publish(
+        self, definition: dict[str, Any] | str, *, reason: str = "", note: str = "", new: bool = False
+    ) -> Definition:
         """Publish a definition; what was published before keeps its version. DefinitionInvalid has all mistakes."""
-        return await self._door.post(_PATH, DefinitionIn(definition, note, new), Definition, repeat=not new)
+        body = DefinitionIn(definition, note, new)
+        return await self._door.post(_PATH, body, Definition, repeat=not new, reason=reason)
 
     async def get(self, name: str, version: int | None = None, *, draft: bool = False) -> Definition:
         """A version with its content: the one that starts take, unless another is asked for."""
@@ -51,26 +54,27 @@ class RemoteDefinitions:
         """Who did what to a definition."""
         return (await self._door.get(path_of("definitions", name, "history"), ChangesOut)).changes
 
-    async def draft(self, definition: dict[str, Any] | str) -> Definition:
+    async def draft(self, definition: dict[str, Any] | str, *, reason: str = "") -> Definition:
         """Keep a definition that is not finished: it is not checked, and nothing can be started with it."""
-        return await self._door.post(path_of("definitions", "drafts"), SourceIn(definition), Definition)
+        path = path_of("definitions", "drafts")
+        return await self._door.post(path, SourceIn(definition), Definition, reason=reason)
 
-    async def publish_draft(self, name: str, *, note: str = "") -> Definition:
+    async def publish_draft(self, name: str, *, reason: str = "", note: str = "") -> Definition:
         """Publish what was kept as a draft. After OutcomeUnknown look: a draft that was published is gone."""
         path = path_of("definitions", name, "draft", "publish")
-        return await self._door.post(path, PublishIn(note), Definition, repeat=False)
+        return await self._door.post(path, PublishIn(note), Definition, repeat=False, reason=reason)
 
-    async def discard_draft(self, name: str) -> None:
+    async def discard_draft(self, name: str, *, reason: str = "") -> None:
         """Give a draft up; the history keeps it. One that is not there need not be given up."""
-        await self._door.ask("DELETE", path_of("definitions", name, "draft"))
+        await self._door.ask("DELETE", path_of("definitions", name, "draft"), reason=reason)
 
     async def deprecate(self, name: str, version: int, reason: str = "") -> None:
         """Let nothing begin with a version any more, unless it is asked for by its number."""
         await self._door.do(path_of("definitions", name, "deprecate"), VersionIn(version, reason))
 
-    async def restore(self, name: str, version: int) -> None:
+    async def restore(self, name: str, version: int, *, reason: str = "") -> None:
         """Take a deprecation back."""
-        await self._door.do(path_of("definitions", name, "restore"), VersionIn(version))
+        await self._door.do(path_of("definitions", name, "restore"), VersionIn(version), reason=reason)
 
     async def versions(self, name: str) -> list[Version]:
         """All versions of a definition, the oldest first."""
@@ -84,14 +88,14 @@ class RemoteDefinitions:
         chosen = None if names is None else ",".join(names)
         return await self._door.text(_BUNDLE, names=chosen)
 
-    async def import_(self, bundle: str | bytes, *, dry_run: bool = False) -> list[Definition]:
+    async def import_(self, bundle: str | bytes, *, dry_run: bool = False, reason: str = "") -> list[Definition]:
         """Publish what a bundle has, under its versions; gives what is new, or would be with `dry_run`.
 
         If anything in it cannot be used, or a version is there with another content, nothing is written.
         """
         brought = bundles.read(bundle)
         sent = {"bundle": Raw(bundle), "dry_run": dry_run}
-        told = await self._door.post(_BUNDLE, sent, ImportedOut)
+        told = await self._door.post(_BUNDLE, sent, ImportedOut, reason=reason)
         new = {(one.name, one.version) for one in told.definitions if one.was == "new"}
         return [one for one in brought if (one.name, one.version) in new]
 

@@ -31,6 +31,8 @@ from perdure.runtime.names import Names
 
 T = TypeVar("T")
 _JSON = "application/json"
+#: What stands for itself in a header.
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 #: Answers that say: not now.
 _LATER = (429, 502, 503, 504)
 _FIRST, _LONGEST = 0.1, 3.0
@@ -77,24 +79,25 @@ class Door:
         repeat: bool = True,
         media: str = _JSON,
         patience: float = 0.0,
+        reason: str = "",
         **query: Any,
     ) -> T:
-        """Do; `repeat` says that doing it twice is doing it once."""
-        said: dict[str, Any] = {"repeat": repeat, "media": media, "patience": patience}
+        """Do; `repeat` says that doing it twice is doing it once, `reason` is for the audit."""
+        said: dict[str, Any] = {"repeat": repeat, "media": media, "patience": patience, "reason": reason}
         return _read(await self.ask("POST", path, body, **said, **query), into)
 
-    async def put(self, path: str, body: Any, into: type[T]) -> T:
-        return _read(await self.ask("PUT", path, body), into)
+    async def put(self, path: str, body: Any, into: type[T], *, reason: str = "") -> T:
+        return _read(await self.ask("PUT", path, body, reason=reason), into)
 
-    async def patch(self, path: str, body: Any, into: type[T]) -> T:
-        return _read(await self.ask("PATCH", path, body), into)
+    async def patch(self, path: str, body: Any, into: type[T], *, reason: str = "") -> T:
+        return _read(await self.ask("PATCH", path, body, reason=reason), into)
 
-    async def delete(self, path: str, into: type[T]) -> T:
-        return _read(await self.ask("DELETE", path), into)
+    async def delete(self, path: str, into: type[T], *, reason: str = "") -> T:
+        return _read(await self.ask("DELETE", path, reason=reason), into)
 
-    async def do(self, path: str, body: Any = None) -> None:
+    async def do(self, path: str, body: Any = None, *, reason: str = "") -> None:
         """Do something whose answer says nothing; twice is once."""
-        await self.ask("POST", path, body)
+        await self.ask("POST", path, body, reason=reason)
 
     async def ask(
         self,
@@ -105,12 +108,15 @@ class Door:
         repeat: bool = True,
         media: str = _JSON,
         patience: float = 0.0,
+        reason: str = "",
         **query: Any,
     ) -> httpx.Response:
         """The answer, if it is a good one; all others are raised."""
         data = None if body is None else encode(body)
         asked = {name: _said(value) for name, value in query.items() if value is not None and value is not UNSET}
         headers = {} if data is None else {"content-type": media}
+        if reason:
+            headers["x-reason"] = quote(reason, safe=_PLAIN)
         if trace := traceparent():
             headers[HEADER] = trace
         loop = asyncio.get_running_loop()

@@ -17,17 +17,19 @@ class RemoteHooks:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    async def create(self, name: str, does: Does, *, secret: str, kind: Kind = "standard") -> Hook:
+    async def create(self, name: str, does: Does, *, secret: str, kind: Kind = "standard", reason: str = "") -> Hook:
         """Make a webhook; `secret` is a reference to what its calls are signed with. OutcomeUnknown: look at `list`."""
-        return await self._door.post(path_of("hooks"), HookIn(name, does, secret, kind), Hook, repeat=False)
+        body = HookIn(name, does, secret, kind)
+        return await self._door.post(path_of("hooks"), body, Hook, repeat=False, reason=reason)
 
-    async def rotate(self, name: str, secret: str, *, overlap: Duration = "24h") -> Hook:
+    async def rotate(self, name: str, secret: str, *, overlap: Duration = "24h", reason: str = "") -> Hook:
         """Let calls be signed with another secret; the one before is good for the time of the overlap."""
-        return await self._door.put(path_of("hooks", name, "secret"), RotateIn(secret, span(overlap)), Hook)
+        body = RotateIn(secret, span(overlap))
+        return await self._door.put(path_of("hooks", name, "secret"), body, Hook, reason=reason)
 
-    async def revoke(self, name: str) -> Hook:
+    async def revoke(self, name: str, *, reason: str = "") -> Hook:
         """Take no more calls, in every process within a few seconds."""
-        return await self._door.delete(path_of("hooks", name), Hook)
+        return await self._door.delete(path_of("hooks", name), Hook, reason=reason)
 
     async def get(self, name: str) -> Hook:
         """What is known of a webhook; HookNotFound if there is none."""

@@ -17,19 +17,23 @@ class RemoteKeys:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    async def create(self, name: str, roles: Sequence[str], *, expires: Duration | None = None) -> NewKey:
+    async def create(
+        self, name: str, roles: Sequence[str], *, expires: Duration | None = None, reason: str = ""
+    ) -> NewKey:
         """Make a key, with at least one role of the API; `expires` is how long it is good."""
         body = KeyIn(name, list(roles), span(expires))
-        return await self._door.post(path_of("keys"), body, NewKey, repeat=False)
+        return await self._door.post(path_of("keys"), body, NewKey, repeat=False, reason=reason)
 
-    async def rotate(self, id: str, *, overlap: Duration = "24h", expires: Duration | None = None) -> NewKey:
+    async def rotate(
+        self, id: str, *, overlap: Duration = "24h", expires: Duration | None = None, reason: str = ""
+    ) -> NewKey:
         """Give a key a new secret. The one before is good for the time of the overlap."""
         body = RotateIn(span(overlap), span(expires))
-        return await self._door.post(path_of("keys", id, "rotate"), body, NewKey, repeat=False)
+        return await self._door.post(path_of("keys", id, "rotate"), body, NewKey, repeat=False, reason=reason)
 
-    async def revoke(self, id: str) -> ApiKey:
+    async def revoke(self, id: str, *, reason: str = "") -> ApiKey:
         """Let a key be good no longer, in every server within seconds."""
-        return await self._door.post(path_of("keys", id, "revoke"), None, ApiKey)
+        return await self._door.post(path_of("keys", id, "revoke"), None, ApiKey, reason=reason)
 
     async def get(self, id: str) -> ApiKey:
         """What is known of a key; KeyNotFound if there is none."""

@@ -212,41 +212,47 @@ class RemoteRun(Generic[R_co]):
         return RemoteRun(self._door, made.id, self._returns)
 
     async def fork(
-        self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None
+        self,
+        *,
+        at: int | None = None,
+        edit: Mapping[int, Any] | None = None,
+        id: str | None = None,
+        reason: str = "",
     ) -> RemoteRun[R_co]:
         """Start a new execution from a prefix of this one's log, with edited results or payloads by version.
 
         The same id twice is one fork.
         """
         edits = {str(version): value for version, value in (edit or {}).items()}
-        made = await self._door.post(f"{self._path}/fork", ForkIn(at, edits, id or self._copy()), StartedOut)
+        body = ForkIn(at, edits, id or self._copy())
+        made = await self._door.post(f"{self._path}/fork", body, StartedOut, reason=reason)
         return RemoteRun(self._door, made.id, self._returns)
 
     def _copy(self) -> str:
         """The id of a copy, chosen here, so that a request whose answer got lost makes no second one."""
         return f"{self.id}~{self._door.new_id()[-8:]}"
 
-    async def migrate(self, version: int, *, timeout: Duration | None = None) -> None:
+    async def migrate(self, version: int, *, reason: str = "", timeout: Duration | None = None) -> None:
         """Go on with another version of its published definition; returns when that has happened.
 
         MigrationRefused says why it keeps its version. After a TimeoutError the wish stays, and a worker may grant it.
         """
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while not await self._migrated(version):
+            while not await self._migrated(version, reason):
                 pause = _SOON
                 while (await self.head()).mail:  # it is durable, and no worker has read it yet
                     await asyncio.sleep(pause)
                     pause = min(pause * 1.5, 1.0)
 
-    async def _migrated(self, version: int) -> bool:
+    async def _migrated(self, version: int, reason: str) -> bool:
         """Whether it has happened, as far as one request waits for it."""
         try:
-            return await self._ask_to_migrate(version)
+            return await self._ask_to_migrate(version, reason)
         except MigrationRefused:
             # A wish that was sent again because its answer got lost is refused when it has come true already.
-            return await self._ask_to_migrate(version)
+            return await self._ask_to_migrate(version, reason)
 
-    async def _ask_to_migrate(self, version: int) -> bool:
+    async def _ask_to_migrate(self, version: int, reason: str) -> bool:
         body, wait = MigrateIn(version), f"{_WAIT:g}s"
-        answer = await self._door.ask("POST", f"{self._path}/migrate", body, patience=_WAIT, wait=wait)
+        answer = await self._door.ask("POST", f"{self._path}/migrate", body, patience=_WAIT, reason=reason, wait=wait)
         return answer.status_code == 200

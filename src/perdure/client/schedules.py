@@ -48,6 +48,7 @@ class RemoteSchedules:
         paused: bool = False,
         version: int | None = None,
         note: str = "",
+        reason: str = "",
     ) -> Schedule:
         """Make a schedule of a workflow or a name; the same one again is the same, another one is ExecutionExists."""
         wanted = named(workflow, args)
@@ -68,7 +69,7 @@ class RemoteSchedules:
             paused=paused,
             note=note,
         )
-        return await self._door.post(path_of("schedules"), body, Schedule)
+        return await self._door.post(path_of("schedules"), body, Schedule, reason=reason)
 
     async def update(
         self,
@@ -87,6 +88,7 @@ class RemoteSchedules:
         jitter: Duration | None = None,
         version: int | None = None,
         note: str | None = None,
+        reason: str = "",
     ) -> None:
         """Change what is given and nothing else; `end=None` takes the end away."""
         wanted = None if workflow is None else named(workflow, () if args is None else args)
@@ -106,24 +108,27 @@ class RemoteSchedules:
             span(jitter),
             note,
         )
-        await self._door.patch(path_of("schedules", name), change, WishedOut)
+        await self._door.patch(path_of("schedules", name), change, WishedOut, reason=reason)
 
-    async def pause(self, name: str) -> None:
+    async def pause(self, name: str, *, reason: str = "") -> None:
         """Start nothing from now on. What passes meanwhile is not caught up with."""
-        await self._door.do(path_of("schedules", name, "pause"))
+        await self._door.do(path_of("schedules", name, "pause"), reason=reason)
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str, *, reason: str = "") -> None:
         """Go on with the next time."""
-        await self._door.do(path_of("schedules", name, "resume"))
+        await self._door.do(path_of("schedules", name, "resume"), reason=reason)
 
-    async def trigger(self, name: str, *, overlap: Overlap | None = None, id: str | None = None) -> str:
+    async def trigger(
+        self, name: str, *, overlap: Overlap | None = None, id: str | None = None, reason: str = ""
+    ) -> str:
         """Start one now; gives the id of the execution. The same `id` twice is one trigger."""
         body = TriggerIn(overlap, id or self._door.new_id())
-        return (await self._door.post(path_of("schedules", name, "trigger"), body, TriggeredOut)).execution
+        path = path_of("schedules", name, "trigger")
+        return (await self._door.post(path, body, TriggeredOut, reason=reason)).execution
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, reason: str = "") -> None:
         """End a schedule. Its log stays, and what it has started goes on."""
-        await self._door.delete(path_of("schedules", name), WishedOut)
+        await self._door.delete(path_of("schedules", name), WishedOut, reason=reason)
 
     async def get(self, name: str) -> Schedule:
         """A schedule as it stands; ExecutionNotFound if there is none, or none any more."""

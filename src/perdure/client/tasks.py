@@ -77,10 +77,12 @@ class RemoteTasks:
         """Give a task back that one has claimed."""
         return await self._tell(id, "release", None, event_id, wait)
 
-    async def assign(self, id: str, to: Assigned, *, event_id: str | None = None, wait: Duration = PATIENCE) -> Task:
+    async def assign(
+        self, id: str, to: Assigned, *, reason: str = "", event_id: str | None = None, wait: Duration = PATIENCE
+    ) -> Task:
         """Let others do it, instead of those who could before; a claim is over with that."""
         named = people(to)
-        return await self._tell(id, "assign", PeopleIn(list(named.users), list(named.roles)), event_id, wait)
+        return await self._tell(id, "assign", PeopleIn(list(named.users), list(named.roles)), event_id, wait, reason)
 
     async def complete(
         self, id: str, value: Any = None, *, event_id: str | None = None, wait: Duration = PATIENCE
@@ -88,12 +90,15 @@ class RemoteTasks:
         """Hand in what the form asks for; FormInvalid says all that does not fit. The same once more is the same."""
         return await self._tell(id, "complete", FilledIn(value), event_id, wait)
 
-    async def _tell(self, id: str, what: str, body: Any, event_id: str | None, wait: Duration) -> Task:
+    async def _tell(
+        self, id: str, what: str, body: Any, event_id: str | None, wait: Duration, reason: str = ""
+    ) -> Task:
         answer = await self._door.ask(
             "POST",
             path_of("tasks", id, what),
             body,
             patience=seconds(wait),
+            reason=reason,
             event_id=event_id or self._door.new_id(),
             wait=span(wait),
         )

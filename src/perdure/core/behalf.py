@@ -19,6 +19,7 @@ from perdure.core import tracing
 
 _caller: ContextVar[str | None] = ContextVar("perdure_behalf", default=None)
 _roles: ContextVar[tuple[str, ...]] = ContextVar("perdure_roles", default=())
+_noted: ContextVar[bool] = ContextVar("perdure_noted", default=False)
 
 
 @contextmanager
@@ -43,11 +44,26 @@ def acting_as() -> tuple[str, ...]:
     return _roles.get()
 
 
+@contextmanager
+def noted_already(noted: bool = True) -> Iterator[None]:
+    """What is done within the block is in the audit, as a whole."""
+    token = _noted.set(noted)
+    try:
+        yield
+    finally:
+        _noted.reset(token)
+
+
+def is_noted() -> bool:
+    return _noted.get()
+
+
 def for_everybody() -> Context:
     """The present context but for that and its trace: for tasks that serve all who ask, whoever made them begin."""
     context = copy_context()
     context.run(_caller.set, None)
     context.run(_roles.set, ())
+    context.run(_noted.set, False)
     context.run(tracing.forget)
     return context
 

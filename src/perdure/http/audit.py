@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -47,10 +48,11 @@ async def audit(call: Call[AuditQuery, Nothing]) -> Answer:
     return Answer(found)
 
 
-async def note(route: Route, call: Call[Any, Any]) -> None:
-    """Note a call, if it is one that is noted; what cannot be noted is refused by the error that this raises."""
+async def note(route: Route, call: Call[Any, Any]) -> bool:
+    """Note a call, if it is one that is noted, and tell; what cannot be noted is refused by the error that this
+    raises."""
     if route.method == "GET" or route.scope not in NOTED or route.harmless or getattr(call.body, "dry_run", False):
-        return
+        return False
     caller = call.caller
     act = Act(
         caller.user,
@@ -62,6 +64,7 @@ async def note(route: Route, call: Call[Any, Any]) -> None:
         roles=caller.named,
     )
     await call.app.audit.note(act, tenant=call.tenant)
+    return True
 
 
 def act_of(route: Route) -> str:
@@ -83,9 +86,17 @@ def target_of(route: Route, call: Call[Any, Any]) -> str:
 
 
 def _reason(call: Call[Any, Any]) -> str:
-    """Why it is done: as the body says it, or, where that has no place for it, the header."""
-    said = getattr(call.body, "reason", "") or getattr(call.body, "note", "")
-    return str(said or call.headers.get("x-reason", ""))
+    """Why it is done: as the body says it, or else the header; what a body notes for other readers comes last."""
+    said = getattr(call.body, "reason", "") or _decoded(call.headers.get("x-reason", ""))
+    return str(said or getattr(call.body, "note", "") or "")
+
+
+def _decoded(text: str) -> str:
+    """A header may have its UTF-8 as it is, or escaped by percent signs, as the client sends it."""
+    try:
+        return unquote(text.encode("latin-1").decode())
+    except UnicodeError:
+        return unquote(text)
 
 
 def _request_id(call: Call[Any, Any]) -> str:

@@ -38,6 +38,7 @@ from perdure.http.key_log import (
     write_key,
 )
 from perdure.runtime.app import Perdure
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.publishing import Decide, Deed
 from perdure.runtime.managing.registers import FRESH, Change, Recent, Register
 
@@ -92,12 +93,14 @@ class Keys:
 
     # Changing.
 
+    @noted("keys.create")
     async def create(
         self,
         name: str,
         roles: Sequence[str],
         *,
         expires: Duration | None = None,
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> NewKey:
@@ -116,12 +119,14 @@ class Keys:
         record = await self._write(id, decide, by)
         return NewKey(self._told(id, record), write_key(id, secret))
 
+    @noted("keys.rotate")
     async def rotate(
         self,
         id: str,
         *,
         overlap: Duration = "24h",
         expires: Duration | None = None,
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> NewKey:
@@ -141,7 +146,8 @@ class Keys:
         record = await self._write(id, decide, by)
         return NewKey(self._told(id, record), write_key(id, secret))
 
-    async def revoke(self, id: str, *, by: str = "", tenant: str | None = None) -> ApiKey:
+    @noted("keys.revoke")
+    async def revoke(self, id: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> ApiKey:
         """Let a key be good no longer, in every process within `FRESH` seconds."""
         await self.get(id, tenant=tenant)
         record = await self._write(id, lambda record: None if record.revoked else Deed("revoked", KeyAct()), by)

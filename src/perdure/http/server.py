@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from perdure.core.behalf import noted_already
 from perdure.http.audit import note
 from perdure.http.bodies import reader, taken
 from perdure.http.dispatch import Dispatch, Endpoint
@@ -52,8 +53,8 @@ def _endpoint(app: Perdure, gate: Gate, route: Route, limit: int, site: Site) ->
             body = await _body(route, request, read, limit, deadline)
             told = request.path_params, query, body, request.headers
             call = Call(app, caller, *told, site, lambda: _listens(request))
-            await note(route, call)
-            return _response(await gate.served(request, route, caller, route.handler(call)))
+            with noted_already(await note(route, call)):
+                return _response(await gate.served(request, route, caller, route.handler(call)))
         except Exception as error:
             return response_of(error, request)
 

@@ -54,6 +54,7 @@ from perdure.runtime.managing.bulk import Bulk
 from perdure.runtime.managing.dead import DeadPage, Handled
 from perdure.runtime.managing.locks import Lock, News, StoreLocks
 from perdure.runtime.managing.mending import redrive_mended
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.schedules import Schedules
 from perdure.runtime.managing.tasks import Tasks
 from perdure.runtime.managing.tenants import Tenants
@@ -542,6 +543,7 @@ class Perdure:
         """Stuck executions, those that got stuck last first, page by page; with `oldest` the other way round."""
         return await letters.page(self, letters.Which((), cause, workflow, self._tenant(tenant)), oldest, limit, cursor)
 
+    @noted("system.redrive")
     async def redrive(
         self,
         *ids: str,
@@ -561,6 +563,7 @@ class Perdure:
         which = letters.which(ids, cause, workflow, all, self._tenant(tenant))
         return await letters.redrive(self, which, dry_run, reason, by, progress)
 
+    @noted("system.purge")
     async def purge(
         self,
         *ids: str,
@@ -587,7 +590,17 @@ class Perdure:
         await self._starts.begin(await self._starts.copied(key, rows, queue))
         return Run(self, key, run._returns)
 
-    async def adopt(self, rows: Sequence[Any], id: str, queue: str = "default", tenant: str | None = None) -> Run[Any]:
+    @noted("executions.import")
+    async def adopt(
+        self,
+        rows: Sequence[Any],
+        id: str,
+        queue: str = "default",
+        tenant: str | None = None,
+        *,
+        reason: str = "",
+        by: str = "",
+    ) -> Run[Any]:
         """Import a log as a new execution; an ended one stays ended."""
         await self.open()
         key = key_of(self._tenant(tenant), checked_id(id))

@@ -32,6 +32,7 @@ from perdure.runtime.callers.standing import stands
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
 from perdure.runtime.managing import tenants
+from perdure.runtime.managing.noting import noted
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -41,6 +42,10 @@ _PAGE = 1000
 #: Seconds between two looks at a log that is followed.
 _SOON, _SELDOM = 0.02, 1.0
 _RESTARTED = ev.NUMBERS[ev.Restarted]
+
+
+def _own(run: Run[Any], _: Mapping[str, Any]) -> tuple[str, str]:
+    return run.id, run._tenant
 
 
 class Run(Generic[R_co]):
@@ -274,14 +279,17 @@ class Run(Generic[R_co]):
         """Send many events: the id of each, or why it is not accepted. See `Perdure.send_all`."""
         return await self._app.send_all(self.id, events, by=by, roles=roles, tenant=self._tenant)
 
+    @noted("executions.pause", _own)
     async def pause(self, *, until: datetime | None = None, reason: str = "", by: str = "") -> None:
         """Start no more actions. Those that run may finish and are recorded. Survives restarts."""
         await self._mail("pause", mail.PauseLetter(_micros(until), reason, by))
 
+    @noted("executions.resume", _own)
     async def resume(self, *, at: datetime | None = None, reason: str = "", by: str = "") -> None:
         """Go on after a pause, now or at a time."""
         await self._mail("resume", mail.ResumeLetter(_micros(at), reason, by))
 
+    @noted("executions.cancel", _own)
     async def cancel(
         self, reason: str = "", *, timeout: Duration | None = None, now: bool = False, by: str = ""
     ) -> None:
@@ -289,6 +297,7 @@ class Run(Generic[R_co]):
         limit = 0 if timeout is None else max(1, micros(timeout))
         await self._mail("cancel", mail.CancelLetter(reason, by, limit, now))
 
+    @noted("executions.retry", _own)
     async def retry(self, *, reason: str = "", id: str | None = None, by: str = "") -> Run[R_co]:
         """Try again from where it failed.
 
@@ -297,8 +306,15 @@ class Run(Generic[R_co]):
         """
         return await retrying.retry(self._app, self, reason, id, by)
 
+    @noted("executions.fork", _own)
     async def fork(
-        self, *, at: int | None = None, edit: Mapping[int, Any] | None = None, id: str | None = None, by: str = ""
+        self,
+        *,
+        at: int | None = None,
+        edit: Mapping[int, Any] | None = None,
+        id: str | None = None,
+        reason: str = "",
+        by: str = "",
     ) -> Run[R_co]:
         """Start a new execution from a prefix of this one's log, with edited results or payloads by version.
 
@@ -306,7 +322,8 @@ class Run(Generic[R_co]):
         """
         return await self._app.fork(self, at, edit or {}, id, by)
 
-    async def migrate(self, version: int, *, by: str = "", timeout: Duration | None = None) -> None:
+    @noted("executions.migrate", _own)
+    async def migrate(self, version: int, *, reason: str = "", by: str = "", timeout: Duration | None = None) -> None:
         """Go on with another version of its published definition; returns when that has happened.
 
         It must be at rest, and stand where the other version can go on; otherwise it keeps its version and

@@ -52,6 +52,23 @@ def write(definitions: Iterable[Definition]) -> str:
     return json.dumps(bundle, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+class _Named(Struct):
+    name: str
+    version: int
+
+
+class _Names(Struct):
+    definitions: list[_Named]
+
+
+def names(bundle: str | bytes) -> str:
+    """What a bundle seems to have, without a check."""
+    try:
+        return ", ".join(f"{one.name}@{one.version}" for one in msgspec.json.decode(bundle, type=_Names).definitions)
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+
+
 def read(bundle: str | bytes) -> list[Definition]:
     """What a bundle has, checked; InvalidValue or DefinitionInvalid for one that cannot be used."""
     try:

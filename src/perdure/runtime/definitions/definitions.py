@@ -21,7 +21,7 @@ from msgspec import Struct
 from perdure.core import events as ev
 from perdure.core.records import Head, Query, id_of
 from perdure.core.view import moment
-from perdure.errors import DefinitionConflict, DefinitionInvalid, DefinitionNotFound, InvalidValue
+from perdure.errors import DefinitionConflict, DefinitionInvalid, DefinitionNotFound, InvalidValue, UsageError
 from perdure.flows import kinds, reading
 from perdure.flows.bound import Bound, Problem
 from perdure.flows.given import Wanted
@@ -42,6 +42,7 @@ from perdure.runtime.definitions.published import (
     read_act,
     sealed,
 )
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.publishing import Decide, Deed, Desk, Ledger
 from perdure.runtime.secrets.vouching import missing
 
@@ -85,6 +86,19 @@ class Change(Struct, frozen=True):
     note: str = ""
 
 
+def _source(_: Definitions, given: Mapping[str, Any]) -> tuple[str, str | None]:
+    """What it is called, if that can be read: the mistakes of a definition are told later."""
+    try:
+        name = kinds.name_of(_read(given["definition"], ""))
+    except UsageError:
+        name = ""
+    return name, given.get("tenant")
+
+
+def _bundled(_: Definitions, given: Mapping[str, Any]) -> tuple[str, str | None]:
+    return bundles.names(given["bundle"]), given.get("tenant")
+
+
 class Definitions:
     """See the module. Every method takes the `tenant` whose definitions are meant; else the application's."""
 
@@ -121,8 +135,9 @@ class Definitions:
             problems += await asyncio.to_thread(missing, self._app.find_secret, self._home(tenant), wanted, "error")
         return bounds, problems
 
+    @noted("definitions.draft", _source)
     async def draft(
-        self, definition: Source, *, by: str = "", file: str = "definition", tenant: str | None = None
+        self, definition: Source, *, reason: str = "", by: str = "", file: str = "definition", tenant: str | None = None
     ) -> Definition:
         """Keep a definition that is not finished: it is not checked, and nothing can be started with it."""
         body = _read(definition, file)
@@ -135,10 +150,12 @@ class Definitions:
         await self._write(tenant, name, decide, by)
         return await self.get(name, draft=True, tenant=tenant)
 
+    @noted("definitions.publish", _source)
     async def publish(
         self,
         definition: Source,
         *,
+        reason: str = "",
         by: str = "",
         note: str = "",
         new: bool = False,
@@ -170,12 +187,16 @@ class Definitions:
         assert listed is not None
         return _definition(name, kind, body, listed, bounds)
 
-    async def publish_draft(self, name: str, *, by: str = "", note: str = "", tenant: str | None = None) -> Definition:
+    @noted("definitions.publish_draft")
+    async def publish_draft(
+        self, name: str, *, reason: str = "", by: str = "", note: str = "", tenant: str | None = None
+    ) -> Definition:
         """Publish what was kept as a draft."""
         draft = await self.get(name, draft=True, tenant=tenant)
         return await self.publish(draft.body, by=by, note=note, tenant=tenant)
 
-    async def discard_draft(self, name: str, *, by: str = "", tenant: str | None = None) -> None:
+    @noted("definitions.discard_draft")
+    async def discard_draft(self, name: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> None:
         """Give a draft up; the history keeps it. One that is not there need not be given up."""
         await self._listing(name, tenant)
 
@@ -184,6 +205,7 @@ class Definitions:
 
         await self._write(tenant, name, decide, by)
 
+    @noted("definitions.deprecate")
     async def deprecate(
         self, name: str, version: int, reason: str = "", *, by: str = "", tenant: str | None = None
     ) -> None:
@@ -196,7 +218,10 @@ class Definitions:
 
         await self._write(tenant, name, decide, by)
 
-    async def restore(self, name: str, version: int, *, by: str = "", tenant: str | None = None) -> None:
+    @noted("definitions.restore")
+    async def restore(
+        self, name: str, version: int, *, reason: str = "", by: str = "", tenant: str | None = None
+    ) -> None:
         """Take a deprecation back."""
 
         def decide(index: Index) -> Deed | None:
@@ -263,8 +288,9 @@ class Definitions:
         ]
         return bundles.write(found)
 
+    @noted("definitions.import", _bundled)
     async def import_(
-        self, bundle: str | bytes, *, dry_run: bool = False, by: str = "", tenant: str | None = None
+        self, bundle: str | bytes, *, dry_run: bool = False, reason: str = "", by: str = "", tenant: str | None = None
     ) -> list[Definition]:
         """Publish what a bundle has, under its versions; gives what is new, or would be with `dry_run`.
 

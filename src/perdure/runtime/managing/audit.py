@@ -40,7 +40,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Act(Struct, frozen=True):
-    """Something that somebody is about to do. `credential` says by what right: key:ID, token:ID, open or cli."""
+    """Something that somebody is about to do. `credential` says by what right: key:ID, token:ID, open, cli or app."""
 
     actor: str
     act: str  # as executions.cancel

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core import copies, letters as mail
-from perdure.core.behalf import acting_as, on_behalf_of
+from perdure.core.behalf import acting_as, noted_already, on_behalf_of
 from perdure.core.codec import encode
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.core.view import moment
@@ -51,6 +51,7 @@ from perdure.flows.cron import to_micros
 from perdure.runtime.callers.showing import shown
 from perdure.runtime.checks import checked_id, checked_labels, checked_size
 from perdure.runtime.managing import dead
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Bulk:
     def __init__(self, app: Perdure) -> None:
         self._app = app
 
+    @noted("bulk.start")
     async def start(
         self,
         act: Act,
@@ -174,7 +176,7 @@ class Bulk:
 
     async def _answer(self, run: Run[Any], operation: str, order: Order) -> Answer:
         try:
-            with on_behalf_of(None, order.acting_as):
+            with noted_already(), on_behalf_of(None, order.acting_as):  # the operation was noted, as a whole
                 return await self._do(run, operation, order)
         except (ExecutionEnded, ExecutionNotFound):
             return "skipped"

@@ -51,6 +51,7 @@ from perdure.flows.schedule import (
 from perdure.runtime.callers import showing
 from perdure.runtime.checks import checked_id
 from perdure.runtime.managing import timetables
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.scheduled import Schedule, told
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Schedules:
     def __init__(self, app: Perdure) -> None:
         self._app = app
 
+    @noted("schedules.create")
     async def create(
         self,
         name: str,
@@ -87,6 +89,7 @@ class Schedules:
         paused: bool = False,
         version: int | None = None,
         note: str = "",
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> Schedule:
@@ -114,6 +117,7 @@ class Schedules:
             )
         return await self._told(newest)
 
+    @noted("schedules.update")
     async def update(
         self,
         name: str,
@@ -131,6 +135,7 @@ class Schedules:
         jitter: Duration | None = None,
         version: int | None = None,
         note: str | None = None,
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> None:
@@ -152,20 +157,24 @@ class Schedules:
         _checked(changed(spec, change), now)
         await self._wish(head, "change", change, by)
 
-    async def pause(self, name: str, *, by: str = "", tenant: str | None = None) -> None:
+    @noted("schedules.pause")
+    async def pause(self, name: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> None:
         """Start nothing from now on. What passes meanwhile is not caught up with."""
         await self._wish(await self._head(name, self._app._tenant(tenant)), "pause", None, by)
 
-    async def resume(self, name: str, *, by: str = "", tenant: str | None = None) -> None:
+    @noted("schedules.resume")
+    async def resume(self, name: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> None:
         """Go on with the next time."""
         await self._wish(await self._head(name, self._app._tenant(tenant)), "resume", None, by)
 
+    @noted("schedules.trigger")
     async def trigger(
         self,
         name: str,
         *,
         overlap: Overlap | None = None,
         id: str | None = None,
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> str:
@@ -180,7 +189,8 @@ class Schedules:
         await self._wish(head, "trigger", {} if overlap is None else {"overlap": overlap}, by, chosen)
         return execution
 
-    async def delete(self, name: str, *, by: str = "", tenant: str | None = None) -> None:
+    @noted("schedules.delete")
+    async def delete(self, name: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> None:
         """End a schedule. Its log stays, and what it has started goes on."""
         await self._wish(await self._head(name, self._app._tenant(tenant)), "delete", None, by)
 

@@ -29,6 +29,7 @@ from perdure.runtime.callers import finding
 from perdure.runtime.callers.showing import whole
 from perdure.runtime.checks import checked_id, checked_size, checked_tenant
 from perdure.runtime.cursors import Purpose
+from perdure.runtime.managing.noting import noted
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
@@ -167,11 +168,13 @@ class Tasks:
         """Give a task back that one has claimed."""
         return await self._tell(self._key(id, tenant), "release", None, by, roles, event_id, wait)
 
+    @noted("tasks.assign")
     async def assign(
         self,
         id: str,
         to: Assigned,
         *,
+        reason: str = "",
         by: str = "",
         roles: Sequence[str] = (),
         event_id: str | None = None,

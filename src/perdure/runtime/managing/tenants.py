@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -25,6 +25,7 @@ from perdure.core.view import Reason, moment
 from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import checked_tenant
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.publishing import Deed, Desk, Ledger
 
 if TYPE_CHECKING:
@@ -85,18 +86,25 @@ class Quota(Struct, frozen=True):
     most: int | None = None
 
 
+def _whose(_: Tenants, given: Mapping[str, Any]) -> tuple[str, str]:
+    return given["tenant"], given["tenant"]
+
+
 class Tenants:
     def __init__(self, app: Perdure) -> None:
         self._app = app
 
+    @noted("tenants.suspend", _whose)
     async def suspend(self, tenant: str, reason: str = "", *, by: str = "") -> None:
         """Let a tenant's executions rest: what is held goes on until it waits, and nothing is taken up after that."""
         await self._write(tenant, Deed("suspended", Act(reason)), by)
 
+    @noted("tenants.resume", _whose)
     async def resume(self, tenant: str, reason: str = "", *, by: str = "") -> None:
         """Let them go on, with all that came meanwhile."""
         await self._write(tenant, Deed("resumed", Act(reason)), by)
 
+    @noted("tenants.limit", _whose)
     async def limit(self, tenant: str, *, running: int | None, reason: str = "", by: str = "") -> None:
         """Let no more than so many executions of a tenant run: new ones wait until others end. None: any number."""
         if running is not None and running < 0:

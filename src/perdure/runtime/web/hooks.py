@@ -40,6 +40,7 @@ from perdure.errors import (
 from perdure.flows.secret import Secret
 from perdure.runtime.callers.routing import Routed
 from perdure.runtime.checks import checked_tenant
+from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.publishing import Decide, Deed
 from perdure.runtime.managing.registers import Change, Recent, Register
 from perdure.runtime.web.hook_log import (
@@ -111,6 +112,7 @@ class Hooks:
 
     # Changing.
 
+    @noted("hooks.create")
     async def create(
         self,
         name: str,
@@ -118,6 +120,7 @@ class Hooks:
         *,
         secret: str,
         kind: Kind = "standard",
+        reason: str = "",
         by: str = "",
         tenant: str | None = None,
     ) -> Hook:
@@ -137,8 +140,16 @@ class Hooks:
 
         return self._told(home, await self._write(home, name, decide, by))
 
+    @noted("hooks.rotate")
     async def rotate(
-        self, name: str, secret: str, *, overlap: Duration = "24h", by: str = "", tenant: str | None = None
+        self,
+        name: str,
+        secret: str,
+        *,
+        overlap: Duration = "24h",
+        reason: str = "",
+        by: str = "",
+        tenant: str | None = None,
     ) -> Hook:
         """Let calls be signed with another secret; the one before is good for the time of the overlap."""
         home = self._app._tenant(tenant)
@@ -153,7 +164,8 @@ class Hooks:
 
         return self._told(home, await self._write(home, name, decide, by))
 
-    async def revoke(self, name: str, *, by: str = "", tenant: str | None = None) -> Hook:
+    @noted("hooks.revoke")
+    async def revoke(self, name: str, *, reason: str = "", by: str = "", tenant: str | None = None) -> Hook:
         """Take no more calls, in every process within a few seconds."""
         home = self._app._tenant(tenant)
         await self.get(name, tenant=home)
