@@ -133,9 +133,13 @@ async def test_what_starts_later_is_left_alone(world: World) -> None:
 
 async def test_an_operation_is_paused_and_cancelled_like_any_execution(world: World) -> None:
     red = await begun(world, 4)
+    for worker in world.workers:
+        worker.process.stop()  # or else they might be done before they are paused
     runs = [await world.app.bulk.start("cancel", workflow="bulk-waits", dry_run=dry) for dry in (True, False)]
     for run in runs:
         await run.pause()
+    for worker in world.workers:
+        worker.process.cont()
     await world.settle()
     assert await statuses(runs) == {"paused"}
     await runs[0].resume()
