@@ -33,6 +33,7 @@ from perdure import (
     workflow,
 )
 from perdure.core import copies, signing
+from perdure.core.behalf import noted_already
 from perdure.errors import CallTaken, ExecutionFailed, KeyShredded, Unauthenticated, UsageError
 from perdure.http.api import api
 from perdure.http.auth import Authenticator, Open
@@ -172,7 +173,8 @@ async def routed_events(app: Perdure) -> None:
 async def where_events_are(app: Perdure) -> None:
     run = await app.start(wait, CANARY, id="where")
     await run.until("waiting", timeout=20)
-    await run.pause(reason=CANARY)
+    with noted_already():  # a reason is also in the audit, which is in the clear
+        await run.pause(reason=CANARY)
     await run.until("paused", timeout=20)
     await run.send("more", CANARY, id="e1")
     assert (await run.event("e1")).status in ("pending", "processing")
@@ -265,7 +267,8 @@ async def dead_letters(app: Perdure) -> None:
     assert {one.id for one in (await app.dead(workflow="sv-stuck")).dead} == {"dead0", "dead1"}
     assert (await app.purge("dead1")).done == ["dead1"]
     broken = False
-    assert (await app.redrive("dead0", reason=CANARY)).done == ["dead0"]
+    with noted_already():
+        assert (await app.redrive("dead0", reason=CANARY)).done == ["dead0"]
     assert await runs[0].result(20) == CANARY
     broken = True
 
@@ -283,7 +286,8 @@ async def forks_and_retries(app: Perdure) -> None:
 
 
 async def definitions(app: Perdure) -> None:
-    first = await app.definitions.publish(door(), by=CANARY, note=CANARY)
+    with noted_already():
+        first = await app.definitions.publish(door(), by=CANARY, note=CANARY)
     run = await app.start("sv-door", {"text": CANARY}, id="door")
     await run.until("waiting", timeout=20)
     second = await app.definitions.publish(door("ajar"))

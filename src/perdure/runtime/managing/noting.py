@@ -43,7 +43,7 @@ def noted(act: str, about: About | None = None) -> Callable[[F], F]:
                 return await verb(self, *args, **kwargs)
             app: Perdure = getattr(self, "_app", self)
             target, tenant = (about or _named)(self, given)
-            by, why = given.get("by") or app.settings.actor, given.get("reason") or given.get("note") or ""
+            by, why = given.get("by") or app.settings.actor, given.get("reason", "")
             await app.audit.note(Act(by, act, target, why, CREDENTIAL, roles=acting_as()), tenant=tenant)
             with noted_already():
                 return await verb(self, *args, **kwargs)
