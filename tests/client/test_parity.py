@@ -73,7 +73,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
     Definitions: {
         "examine": "`validate` of the client says it: the server has the store",
     },
-    ExternalTasks: dict.fromkeys(("settings", "metrics", "use", "close"), _INSIDE),
+    ExternalTasks: dict.fromkeys(("settings", "metrics", "me", "use", "close"), _INSIDE),
     Hooks: {"receive": "others call a webhook, with a signature and without this client"},
     Audit: {"note": "the server notes what is done through it, and takes nobody's word"},
     Schedules: {"fire": _INSIDE},
