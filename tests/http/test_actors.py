@@ -301,8 +301,7 @@ def test_whoever_does_something_is_named_in_the_log_and_in_the_audit() -> None:
                 latest = next(it for it in acts if it["act"] == act_of(one))
                 assert latest["actor"] == town.who(one.method, one.path), act_of(one)
                 assert latest["roles"] == ["admin", "staff"] and latest["credential"] == "test"
-                # A body that says why comes first, as that of a change of a schedule above.
-                assert latest["reason"] == ("x" if one.name == "update_schedule" else f"as {latest['actor']} says")
+                assert latest["reason"] == f"as {latest['actor']} says"
                 assert latest["node"] == town.door.app.me and latest["at"]
         assert "" not in {it["actor"] for it in acts}
 

@@ -32,7 +32,6 @@ from perdure.runtime.execution.folding import Mailbox
 class House(Ground, Protocol):
     """What a resident needs of its worker."""
 
-    me: str
     attempts: Attempts
     draining: bool
 
