@@ -255,7 +255,7 @@ def test_errors_in_the_log_have_the_documented_fields() -> None:
 
 #: What the engine's own parts call and authors do not.
 INTERNAL = {
-    ExternalTasks: {"settings", "metrics", "use", "close"},
+    ExternalTasks: {"settings", "metrics", "me", "use", "close"},
     Perdure: {
         "start_raw",
         "send_raw",
