@@ -218,7 +218,7 @@ async def test_check_finds_a_log_that_its_code_does_not_give(world):
     await going.result()
     execution = world.store._executions[going.key]
     last = execution.rows[-1]
-    execution.rows[-1] = ev.row(ev.Completed(ev.Raw(b'"other"')), last.version, last.at, last.fence)
+    execution.rows[-1] = ev.row(ev.Completed(ev.Raw(b'"other"')), last.version, last.at, last.fence, worker="w")
     with pytest.raises(AssertionError, match="I12"):
         await world.check()
 
