@@ -198,7 +198,7 @@ def test_a_backlog_is_seen_by_its_queue_and_workers_that_come_and_go_with_it_los
     async def main() -> None:
         async with cluster.app() as app, asyncio.timeout(90):
             lost = await app.start(elsewhere)
-            runs = [await app.start(chain, 4, 0.15, id=f"chain-{n}") for n in range(60)]
+            runs = [await app.start(chain, 4, 0.15, id=f"chain-{n}") for n in range(100)]
 
             async def waits() -> bool:
                 return await backlog() >= 20 and await backlog("nobody") == 1
@@ -211,7 +211,7 @@ def test_a_backlog_is_seen_by_its_queue_and_workers_that_come_and_go_with_it_los
             assert await asyncio.to_thread(more[0].end) == 0
             await load.reaches(20)
             more[1].signal(signal.SIGKILL)  # as when its machine is taken away
-            assert await results(runs) == [4] * 60
+            assert await results(runs) == [4] * 100
             await check(cluster, [*runs, *await load.end()])
             assert len({call["pid"] for call in cluster.ledger.calls()}) == 3
 

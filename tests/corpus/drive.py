@@ -320,7 +320,8 @@ def same(expected: Any, found: Any, place: str) -> None:
 
 
 def event_rows(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    return [(type(ev.read(row)).__name__, text(row.data)) for row in rows]
+    """What they say, whoever wrote them."""
+    return [(type(event).__name__, text(ev.write(event)[1])) for event in map(ev.read, rows)]
 
 
 def ends(rows: Sequence[Row]) -> list[int]:

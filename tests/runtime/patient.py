@@ -26,14 +26,14 @@ async def main(path: str) -> None:
     app = Perdure(f"sqlite:///{path}", probe=0.05, probe_idle=0.05)
     looks = 0
     async with app, app.working() as worker:
-        ask = app.store.claim
+        ask = app.store.next_due
 
-        async def claim(*args: object) -> object:
+        async def next_due(*args: object) -> object:
             nonlocal looks
             looks += 1
             return await ask(*args)  # type: ignore[arg-type]
 
-        app.store.claim = claim  # type: ignore[method-assign, assignment]
+        app.store.next_due = next_due  # type: ignore[method-assign, assignment]
         await asyncio.sleep(0.5)
         cpu = time.process_time()
         await asyncio.sleep(1)

@@ -46,7 +46,7 @@ async def test_thirty_days_of_timers_and_retries_take_moments(world):
     assert await world.run(month, 1) == 31
     assert world.now().month == 1 and world.now().day == 31
     await world.check()
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 2
 
 
 @action

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar, get_args
 from perdure.core import events
 from perdure.core.events import (
     NUMBERS,
+    TYPES,
     ActionSettled,
     ActionStarted,
     Cancelled,
@@ -67,11 +68,11 @@ def check_who(rows: Sequence[Row], key: str = "") -> None:
         if not event.by and not by_itself:
             raise AssertionError(f"I23{where}: version {row.version}, {type(event).__name__}, does not say who did it")
     for row in rows:
-        if row.fence and not events.writer(row):
-            told = events.read(row)
-            if not getattr(told, "by", "") and not isinstance(told, TakenOver):
-                kind = type(told).__name__
-                raise AssertionError(f"I23{where}: version {row.version}, {kind}, does not say which worker wrote it")
+        kind = TYPES.get(row.type % 1000)  # None is one of a newer release
+        if row.fence and kind not in (None, TakenOver) and not events.writer(row):
+            if not getattr(events.read(row), "by", ""):
+                name = kind.__name__ if kind else ""
+                raise AssertionError(f"I23{where}: version {row.version}, {name}, does not say which worker wrote it")
 
 
 def _dense(rows: Sequence[Row]) -> str:
