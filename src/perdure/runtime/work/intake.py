@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from perdure.core import events as ev
 from perdure.core.fairness import RoundRobin
-from perdure.core.records import PUBLISHED, Busy, End, Gone, Held, Hint, Queued, tenant_of
+from perdure.core.records import PUBLISHED, Busy, End, Gone, Held, Hint, HoldAnswer, Queued, tenant_of
 from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -150,6 +150,27 @@ class Intake:
         known = {key: (resident.version, resident.token) for key, resident in mine.items()}
         sent = asyncio.get_running_loop().time()
         answers = await self._store.hold(new, me, self._lease, known)
+        counted = [one for one in answers if isinstance(one, Held) and self._quotas.counts(one.key)]
+        if counted:
+            keys = {one.key for one in counted}
+            answers = [one for one in answers if one.key not in keys]
+        await self._take_in(answers, sent, mine)
+        if counted:
+            await self._take_in(await self._within_quota(counted), sent, mine)
+
+    async def _within_quota(self, helds: Sequence[Held]) -> list[Held]:
+        """Without those that are too many by now, which are given back."""
+        back = {held.key for held in helds}
+        try:
+            back = await self._quotas.surplus(helds)
+        finally:
+            for held in helds:
+                if held.key in back:
+                    self._turn_away(held, None)
+        return [held for held in helds if held.key not in back]
+
+    async def _take_in(self, answers: Sequence[HoldAnswer], sent: float, mine: dict[str, Resident]) -> None:
+        me = self._floor.me
         forward = []
         described = []
         for answer in answers:

@@ -3,8 +3,10 @@
 Rules kept here:
 - Only what is fresh waits. An execution that has begun is never kept from going on, or two could wait for each other;
   for the same reason children are not counted and do not wait.
-- The store counts, at most once a second for a tenant, and more seldom where that takes long. In between this worker
-  adds what it takes up itself and subtracts what ends here; what others do is noticed with the next count.
+- Before anything is held the store's last count decides, which is at most a second old, or older where counting takes
+  long. To it this worker adds what it takes up itself, and subtracts what ends here.
+- When it is held, and before it begins, the store counts once more: others may have taken up as many meanwhile, and
+  whoever counts after its own hold sees theirs. So never more begin than may, however many workers there are.
 - Nobody waits for a count but what is new of that tenant: other executions are taken up meanwhile.
 - What waits is not held and not changed: its row stays due. Some are remembered here, to be taken up at once when there
   is room; the others come when they are due.
@@ -14,17 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Coroutine, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from perdure.core.records import tenant_of
+from perdure.core.records import Held, tenant_of
 from perdure.errors import StoreError
 from perdure.ports import Store
 
 #: Seconds for which a count is good at least, and how many times as long as it took: a tenant with very many executions
 #: must not keep the store busy with counting them.
 EVERY, TIMES = 1.0, 20
+#: Seconds after which, at most, who has held too many counts again before it gives them back: of several who see each
+#: other's, all but the last give way.
+PAUSE = 0.02
 
 
 class Known(Protocol):
@@ -89,6 +95,39 @@ class Quotas:
             else:
                 self._forget(key)
         return [key for key in keys if key not in over]
+
+    def counts(self, key: str) -> bool:
+        """Whether it was let through because there seemed to be room for it."""
+        return key in self._flying
+
+    async def surplus(self, helds: Sequence[Held]) -> set[str]:
+        """The keys of those, of what was let through and is held by now, that have to be given back. They wait."""
+        tenants: dict[str, list[str]] = {}
+        for held in helds:
+            tenants.setdefault(tenant_of(held.key), []).append(held.key)
+        back: set[str] = set()
+        for tenant, keys in tenants.items():
+            back.update(await self._beyond(tenant, keys))
+        for key in back:
+            self._remember(key)
+        return back
+
+    async def _beyond(self, tenant: str, keys: list[str]) -> list[str]:
+        limit = self._known.limits.get(tenant)
+        if limit is None:
+            return []
+        try:
+            running = await self._store.begun(tenant, limit + len(keys))
+            if running > limit:
+                await asyncio.sleep(random.uniform(0, PAUSE))
+                running = await self._store.begun(tenant, limit + len(keys))
+        except StoreError:  # nobody knows, so none begins
+            running = limit + len(keys)
+        back = keys[min(len(keys), limit + len(keys) - running) :]
+        if (count := self._counts.get(tenant)) is not None:
+            count.add(-len(back))
+            count.running = max(count.running, running - len(back))
+        return back
 
     def settled(self, keys: Sequence[str]) -> None:
         """Their holds are answered, one way or another."""
