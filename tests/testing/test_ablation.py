@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from perdure.core.records import Commit, End, Mail, Outcome
+from perdure.errors import PerdureError
 from perdure.stores.memory import MemoryStore
 from perdure.testing import SimulationFailed, programs, simulate
 from perdure.testing.programs import Program
@@ -88,6 +89,8 @@ def test_without_the_safeguard_the_simulation_fails(store, what, faults, rate, s
             simulate(*what, seeds=[seed], faults=faults, rate=rate, store=store)
         except SimulationFailed as failure:
             broken.append(failure.invariant)
+        except PerdureError as error:  # what it broke was noticed by a client first
+            broken.append(type(error).__name__)
     assert set(broken) & invariants, f"no seed of {seeds} breaks {invariants}: {broken}"
 
 
