@@ -33,6 +33,11 @@ async def works(who: str) -> str:
     return await work(who)
 
 
+@workflow(name="quotas-works-elsewhere", queue="elsewhere")
+async def works_elsewhere(who: str) -> str:
+    return await work(who)
+
+
 @workflow(name="quotas-waits", events={"go": int})
 async def waits() -> int:
     return await event("go", int)
@@ -170,8 +175,7 @@ def test_an_end_elsewhere_is_noticed_within_a_second_or_so(tmp_path: Path) -> No
                 await asyncio.sleep(0.01)
         await app.tenants.limit("acme", running=1)
         async with Perdure(url, tenant="acme", queues="elsewhere", probe=60.0) as other, other.working() as worker:
-            second = await app.start(works, "second")
-            worker._intake._queues = frozenset({"default"})
+            second = await app.start(works_elsewhere, "second")
             await worker._intake.take([second.key])
             assert worker._quotas.waiting == 1
             await first.send("go", 1)
