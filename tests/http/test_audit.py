@@ -12,13 +12,14 @@ import pytest
 
 from perdure import Act, Perdure
 from perdure.core.records import Start, Started
-from perdure.errors import OutcomeUnknown, StoreFull
+from perdure.errors import OutcomeUnknown
 from perdure.http.api import ALL, api
 from perdure.http.audit import NOTED, act_of
 from perdure.runtime.managing.audit import LONGEST
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import MemoryStream
 from tests.http.test_api import MACHINE, Door, People, problem, served
+from tests.runtime.test_noting import Full
 
 
 async def acts(door: Door, query: str = "") -> list[dict[str, Any]]:
@@ -134,12 +135,6 @@ def test_who_may_not_is_not_noted() -> None:
 
 
 def test_an_act_that_cannot_be_noted_is_not_done() -> None:
-    class Full(MemoryStore):
-        async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
-            if any(one.workflow == "audit:" for one in starts):
-                raise StoreFull("no space is left")
-            return await super().start(starts, grace)
-
     async def main() -> None:
         app = Perdure(Full(), stream=MemoryStream())
         transport = httpx.ASGITransport(app=api(app, People()))

@@ -143,13 +143,16 @@ def test_starting_sending_looking_and_rehearsing_are_no_acts() -> None:
     asyncio.run(main())
 
 
-def test_an_act_that_cannot_be_noted_is_not_done() -> None:
-    class Full(MemoryStore):
-        async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
-            if any(one.workflow == "audit:" for one in starts):
-                raise StoreFull("no space is left")
-            return await super().start(starts, grace)
+class Full(MemoryStore):
+    """A store without room for the audit."""
 
+    async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
+        if any(one.workflow == "audit:" for one in starts):
+            raise StoreFull("no space is left")
+        return await super().start(starts, grace)
+
+
+def test_an_act_that_cannot_be_noted_is_not_done() -> None:
     async def main() -> None:
         async with Perdure(Full(), stream=MemoryStream()) as app:
             run = await app.start(waits, id="w-1")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -12,8 +11,8 @@ import pytest
 
 from perdure import Perdure, action, event, workflow
 from perdure.core.records import End, Park
-from perdure.stores.postgres import PostgresStore
 from perdure.testing.contract import GRACE, LEASE, begin, kinds, letter, log, settled, take
+from tests.stores.test_postgres_faults import opened
 
 looks: list[Callable[[], Any]] = []
 seen: list[Any] = []
@@ -49,16 +48,6 @@ class Asked:
         await call
         await self._told()
         return len(self.said)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from perdure.testing.contract import (
     take,
 )
 from tests.stores.edited import Edited
+from tests.stores.test_postgres_faults import opened
 
 
 class TestPostgresStore(StoreContract):
@@ -48,16 +49,6 @@ class TestPostgresStore(StoreContract):
 
     async def make_store(self) -> Store:
         return PostgresStore(self.url, clock=self.clock)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
