@@ -34,10 +34,10 @@ def begun(path: Path, many: int) -> Path:
             columns = [name for _, name, *_ in db.execute(f"pragma table_info({table})") if name != "key"]
             others = ", ".join(columns)
             db.execute(
-                f"insert into {table} (key, {others}) with recursive n (i) as (select 2 where ?1 > 1 union all"
-                f" select i + 1 from n where i < ?1) select 'default/copy-' || i, {others} from {table}, n"
+                f"insert into {table} (key, {others}) with recursive n (i) as (select 2 where :many > 1 union all"
+                f" select i + 1 from n where i < :many) select 'default/copy-' || i, {others} from {table}, n"
                 " where key = 'default/first'",
-                [many],
+                {"many": many},
             )
         db.commit()
         assert db.execute("select count(*) from wakes where due is not null").fetchone() == (many,)
