@@ -357,6 +357,24 @@ def test_a_statement_that_takes_too_long_leaves_nothing_written(postgres: str) -
     asyncio.run(scenario())
 
 
+def test_a_transaction_whose_connection_the_driver_finds_in_disorder_may_have_been_committed(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commit(self: Any) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    async def scenario() -> None:
+        async with opened(postgres) as store:
+            with pytest.raises(OutcomeUnknown):
+                async with store.transaction():
+                    monkeypatch.setattr("asyncpg.transaction.Transaction.commit", commit)
+            monkeypatch.undo()
+            async with store.transaction() as connection:  # another one
+                assert await connection.fetchval("select 1") == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_transaction_in_which_nothing_happens_is_ended_and_what_it_wrote_with_it(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres, idle_timeout=0.2) as stopped, opened(postgres) as other:

@@ -109,7 +109,7 @@ class PostgresStore:
             connection = await line.connected()
             try:
                 await work(connection)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except trouble.FAILURES as error:
                 raise trouble.meaning(error, self.address.shown, writes=False) from error
         finally:
             await line.close()
@@ -400,7 +400,7 @@ class PostgresStore:
             # A connection that we have lent out ourselves sees everybody as it is.
             async with nullcontext() if id(connection) in self._lent else as_tenants(connection, tenants):
                 yield
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except trouble.FAILURES as error:
             raise trouble.meaning(error, self.address.shown, writes=False) from error
 
     @asynccontextmanager
@@ -419,7 +419,7 @@ class PostgresStore:
             try:
                 async with asyncio.timeout(line.patience):
                     await transaction.commit()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except trouble.FAILURES as error:
                 if trouble.lost(error):
                     line.drop()
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
@@ -455,7 +455,7 @@ async def _roll_back(line: Line, transaction: Any) -> None:
     try:
         async with asyncio.timeout(line.patience):
             await transaction.rollback()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+    except trouble.FAILURES:
         line.drop()  # the server rolls back what has lost its connection
 
 

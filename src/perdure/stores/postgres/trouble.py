@@ -19,6 +19,9 @@ from perdure.errors import (
     StoreUnavailable,
 )
 
+#: What the driver raises. The last but one is what it says of a connection that the server has just ended.
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
 #: Serialization failure, deadlock, lock timeout: the whole call is repeated.
 REPEAT = frozenset({"40001", "40P01", "55P03"})
 
