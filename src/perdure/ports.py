@@ -91,8 +91,9 @@ class Store(Protocol):
         """Rows that are due, for hinting. A lapsed hold is freed and counted; a row is due again `grace` later,
         doubling with every unanswered hint up to 32 times.
 
-        Tenants are served in turn, one row of each at a time, among the earliest and the latest rows, of each four
-        times as many as asked for: who comes late to a flood of another tenant does not wait for its end.
+        Tenants are served in turn, one row of each at a time, wherever their rows lie in a flood of another, and what
+        is left out of one claim has its turn in one of the next. Where very many tenants wait, a few hundred are looked
+        at by each claim.
         """
         ...
 

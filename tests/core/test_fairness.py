@@ -74,3 +74,18 @@ def test_shares_differ_by_no_more_than_one_among_those_who_have_more(tenants: li
     for tenant, count in got.items():
         if count < tenants.count(tenant):
             assert max(got.values()) <= count + 1
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=50), st.integers(1, 4))
+def test_claims_one_after_the_other_serve_the_tenants_in_turn(tenants: list[str], limit: int) -> None:
+    left = [f"{tenant}/{number}" for number, tenant in enumerate(tenants)]
+    last, order = "", list[str]()
+    while left:
+        shared = share_out(left, limit, last)
+        last = shared[-1].partition("/")[0]
+        order += [key.partition("/")[0] for key in shared]
+        left = [key for key in left if key not in shared]
+    for tenant in set(tenants):
+        # Before its first turn nobody else has two.
+        before = order[: order.index(tenant)]
+        assert len(before) == len(set(before))

@@ -29,7 +29,7 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.ports import Store
-from perdure.stores.sqlite import SqliteStore, search
+from perdure.stores.sqlite import SqliteStore, claiming, search
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
@@ -377,7 +377,9 @@ def test_a_file_of_a_newer_release_is_refused(path: str) -> None:
     db = sqlite3.connect(path)
     db.execute("pragma user_version = 999")
     db.close()
-    with pytest.raises(StoreOutdated, match=r"store\.db: its schema has number 999, this release .* knows 5 at most"):
+    with pytest.raises(
+        StoreOutdated, match=rf"store\.db: its schema has number 999, this release .* knows {len(MIGRATIONS)} at most"
+    ):
         using(path, log)
 
 
@@ -569,6 +571,41 @@ def test_mail_whose_execution_is_gone_is_deleted(path: str) -> None:
     using(path, body, clock=clock)
 
 
+def test_where_very_many_tenants_wait_each_has_its_turn_in_some_claim(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "VISITS", 3)
+    clock = ManualClock()
+
+    async def body(store: SqliteStore) -> None:
+        await store.start([begin(f"{letter}/one") for letter in "abcdefghijk"], 100 * GRACE)
+        await store.start([begin(f"flood/{number:02}") for number in range(40)], 0)
+        clock.advance(1)
+        await store.start([begin("small/one")], 0)
+        clock.advance(1)
+        claims = [[due.key for due in await store.claim(QUEUES, DEFINITIONS, 2, GRACE)] for _ in range(8)]
+        assert "small/one" in [key for keys in claims for key in keys]
+        assert all(len(keys) == 2 for keys in claims)
+
+    using(path, body, clock=clock)
+
+
+@pytest.mark.parametrize("begin_at", ["", "a", "b", "bb", "c", "d"])
+def test_a_claim_visits_each_tenant_once(path: str, begin_at: str) -> None:
+    async def body(store: SqliteStore) -> None:
+        await store.start([begin(key) for key in ("a/1", "a/2", "b/1", "c/1", "c/2")], 0)
+        turns = claiming.Turns()
+        turns.visited = begin_at
+        served = {"queue": QUEUES[0], "definition": DEFINITIONS[0]}
+        visited = await store._writer.run(
+            lambda db: list(claiming.Claiming(db, 0, turns, 1)._tenants(claiming._NEXT_OF_WAKES, served))
+        )
+        assert sorted(visited) == ["a", "b", "c"]
+        assert visited[0] == next((tenant for tenant in "abc" if tenant > begin_at), "a")
+
+    using(path, body)
+
+
 def test_the_clock_does_not_fall_behind_what_was_written(path: str) -> None:
     clock = ManualClock()
 
@@ -738,6 +775,11 @@ def test_what_runs_is_found_among_what_is_held_however_much_waits(
     using(path, body)
 
 
+async def planned(store: SqliteStore, sql: str, values: Any) -> list[str]:
+    found = await store._writer.run(lambda db: db.execute("explain query plan " + sql, values).fetchall())
+    return [step for _, _, _, step in found]
+
+
 def test_statements_use_their_indexes(path: str) -> None:
     """The statements that run all the time never scan a table."""
     plans = {
@@ -755,12 +797,26 @@ def test_statements_use_their_indexes(path: str) -> None:
 
     async def body(store: SqliteStore) -> None:
         for sql, index in plans.items():
-            values = (1,) * sql.count("?")
-            plan = await store._writer.run(
-                lambda db, s=sql, v=values: db.execute("explain query plan " + s, v).fetchall()
-            )
+            plan = await planned(store, sql, (1,) * sql.count("?"))
             assert len(plan) == 1, plan
-            assert index in plan[0][3], plan
+            assert index in plan[0], plan
+
+    using(path, body)
+
+
+def test_a_claim_finds_tenants_and_what_they_have_due_off_an_index(path: str) -> None:
+    names = ("queue", "definition", "definitions", "now", "limit", "tenant")
+
+    async def body(store: SqliteStore) -> None:
+        for sql, seek in (
+            (claiming._NEXT_OF_WAKES, "wakes_turns (queue=? AND definition=? AND <expr>>?)"),
+            (claiming._WAKES_OF, "wakes_turns (queue=? AND definition=? AND <expr>=? AND due>? AND due<?)"),
+            (claiming._NEXT_OF_MAIL, "messages_turns (queue=? AND <expr>>?)"),
+            (claiming._MAIL_OF, "messages_turns (queue=? AND <expr>=? AND due<?)"),
+        ):
+            plan = await planned(store, sql, dict.fromkeys(names, "1"))
+            assert seek in plan[0], plan
+            assert not [step for step in plan if "TEMP B-TREE" in step], plan
 
     using(path, body)
 

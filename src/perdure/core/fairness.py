@@ -6,8 +6,10 @@ the same time however many tenants wait; a queue has a bound, and what does not 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from itertools import islice, zip_longest
 from typing import Generic, TypeVar
 
 from perdure.core.records import tenant_of
@@ -78,17 +80,24 @@ class RoundRobin(Generic[T]):
             self._longest = after
 
 
-#: A claim shares out among this many times as many rows as it takes.
+#: A claim looks at this many times as many of the earliest rows as it takes, before it looks at each tenant for itself.
 WINDOW = 4
+#: So many tenants it then visits at most; the next claim goes on behind them.
+VISITS = 500
 
 
-def share_out(keys: Iterable[str], limit: int) -> list[str]:
-    """So many of these keys, one of each tenant in turn.
+def share_out(keys: Iterable[str], limit: int, after: str = "") -> list[str]:
+    """So many of these keys, one of each tenant in turn, beginning with the tenant after that one.
 
     >>> share_out(["a/1", "a/2", "a/3", "b/1"], 2)
     ['a/1', 'b/1']
+    >>> share_out(["a/1", "a/2", "a/3", "b/1"], 3, after="a")
+    ['b/1', 'a/1', 'a/2']
     """
-    queue = RoundRobin[str]()
+    lines: dict[str, list[str]] = {}
     for key in keys:
-        queue.put(tenant_of(key), key)
-    return [queue.take() for _ in range(min(limit, len(queue)))]
+        lines.setdefault(tenant_of(key), []).append(key)
+    tenants = sorted(lines)
+    first = bisect_right(tenants, after)
+    turns = zip_longest(*(lines[tenant] for tenant in (*tenants[first:], *tenants[:first])))
+    return list(islice((key for turn in turns for key in turn if key is not None), limit))

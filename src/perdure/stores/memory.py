@@ -7,14 +7,14 @@ something, so each is atomic; a commit is checked completely before anything of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush, nlargest
+from heapq import heappop, heappush
 
 import msgspec
 from msgspec import Struct
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
-from perdure.core.fairness import WINDOW, share_out
+from perdure.core.fairness import share_out
 from perdure.core.records import (
     ENDED,
     Backlog,
@@ -113,55 +113,50 @@ class _Execution:
 
 
 class _Agenda:
-    """Executions by due time, per queue and definition. An entry that is no longer true is dropped when it comes up."""
+    """Executions by due time, per queue, definition and tenant.
+
+    An entry that is no longer true is dropped when it comes up.
+    """
 
     def __init__(self, executions: Mapping[str, _Execution]) -> None:
         self._executions = executions
-        self._heaps: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        self._heaps: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}
 
     def note(self, it: _Execution) -> None:
         due = it.earliest()
         if due != it.noted and due is not None:
-            heappush(self._heaps.setdefault(it.served, []), (due, it.start.key))
+            heaps = self._heaps.setdefault(it.served, {})
+            heappush(heaps.setdefault(tenant_of(it.start.key), []), (due, it.start.key))
         it.noted = due
 
-    def first(self, queues: Sequence[str], definitions: Sequence[str]) -> tuple[int, _Execution] | None:
-        return self._first(self._served(queues, definitions))
+    def first(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
+        """When the earliest one is due."""
+        tops = (self._top(heap) for heap in self._served(queues, definitions))
+        return min((top for top in tops if top is not None), default=None)
 
-    def _first(self, heaps: Sequence[list[tuple[int, str]]]) -> tuple[int, _Execution] | None:
-        tops = [top for heap in heaps if (top := self._top(heap)) is not None]
-        return min(tops, key=lambda top: top[0], default=None)
+    def pull(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> list[_Execution]:
+        """Take so many of each tenant that are due off the agenda, the earliest first; the caller notes them again."""
+        found: dict[str, int] = {}
+        for heap in self._served(queues, definitions):
+            enough = len(found) + limit
+            while len(found) < enough and (due := self._top(heap)) is not None and due <= now:
+                key = heappop(heap)[1]
+                found[key] = due
+                self._executions[key].noted = None
+        return [self._executions[key] for key in sorted(found, key=lambda key: (found[key], key))]
 
-    def _served(self, queues: Sequence[str], definitions: Sequence[str]) -> list[list[tuple[int, str]]]:
+    def _served(self, queues: Sequence[str], definitions: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
         """Of many definitions only a few have executions."""
         known = set(definitions)
-        return [heap for (queue, definition), heap in self._heaps.items() if queue in queues and definition in known]
+        for (queue, definition), heaps in self._heaps.items():
+            if queue in queues and definition in known:
+                yield from heaps.values()
 
-    def pull(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
-        """Take the earliest ones that are due off the agenda; the caller notes each of them again."""
-        heaps = self._served(queues, definitions)
-        for _ in range(limit):
-            first = self._first(heaps)
-            if first is None or first[0] > now:
-                return
-            it = first[1]
-            heappop(self._heaps[it.served])
-            it.noted = None
-            yield it
-
-    def latest(self, queues: Sequence[str], definitions: Sequence[str], now: int, limit: int) -> Iterator[_Execution]:
-        """The latest ones that are due, in the order of their times; they stay on the agenda."""
-        entries = (entry for heap in self._served(queues, definitions) for entry in heap)
-        true = ((due, key) for due, key in entries if due <= now and self._executions[key].earliest() == due)
-        for _, key in sorted(nlargest(limit, true)):
-            yield self._executions[key]
-
-    def _top(self, heap: list[tuple[int, str]]) -> tuple[int, _Execution] | None:
+    def _top(self, heap: list[tuple[int, str]]) -> int | None:
         while heap:
             due, key = heap[0]
-            it = self._executions[key]
-            if it.earliest() == due:
-                return due, it
+            if self._executions[key].earliest() == due:
+                return due
             heappop(heap)
         return None
 
@@ -176,6 +171,7 @@ class MemoryStore:
         self._topics: dict[str, set[str]] = {}  # the open executions of a topic
         self._labels: dict[str, list[str]] = {}  # the executions that have a correlation id or a tag
         self._agenda = _Agenda(self._executions)
+        self._served = ""  # the tenant whose turn was last
 
     async def open(self) -> None:
         pass
@@ -435,13 +431,12 @@ class MemoryStore:
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         now = self._ticker.now()
         grace = max(grace, 1)  # a row that stayed due would be found for ever
-        front = {it.start.key: it for it in self._agenda.pull(queues, definitions, now, limit * WINDOW)}
-        back = {}
-        if len(front) == limit * WINDOW:
-            back = {it.start.key: it for it in self._agenda.latest(queues, definitions, now, limit * WINDOW)}
-        window = front | back
-        found = [self._hint(window[key], now, grace) for key in share_out(window, limit)]
-        for it in front.values():
+        due = {it.start.key: it for it in self._agenda.pull(queues, definitions, now, limit)}
+        chosen = share_out(due, limit, self._served)
+        found = [self._hint(due[key], now, grace) for key in chosen]
+        if chosen:
+            self._served = tenant_of(chosen[-1])
+        for it in due.values():
             self._agenda.note(it)
         return found
 
@@ -462,8 +457,7 @@ class MemoryStore:
         return Due(it.start.key, it.start.queue, wake.live_holder(now))
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
-        first = self._agenda.first(queues, definitions)
-        return None if first is None else first[0]
+        return self._agenda.first(queues, definitions)
 
     async def backlog(self) -> list[Backlog]:
         now = self._ticker.now()

@@ -14,6 +14,7 @@ from typing import TypeVar
 from perdure.core.records import Backlog, Commit, Due, Head, HoldAnswer, Mail, Outcome, Query, Row, Sent, Start, Started
 from perdure.errors import InvalidValue, OutcomeUnknown, SettingsError, StoreError
 from perdure.stores.sqlite import migrations, reading, search
+from perdure.stores.sqlite.claiming import Turns
 from perdure.stores.sqlite.desk import Desk
 from perdure.stores.sqlite.opening import prepare
 from perdure.stores.sqlite.transaction import Transaction
@@ -44,6 +45,7 @@ class SqliteStore:
         self._ticker = Ticker(clock)
         self._busy_timeout = busy_timeout
         self._synchronous = synchronous.upper()
+        self._turns = Turns()
         self._writer = Desk("perdure-sqlite-writer", self._connect)
         self._reader = Desk("perdure-sqlite-reader", self._connect)
 
@@ -97,7 +99,7 @@ class SqliteStore:
         return await self._write(lambda tx: tx.commit(group, tx.now + grace))
 
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
-        return await self._write(lambda tx: tx.claim(queues, definitions, limit, grace))
+        return await self._write(lambda tx: tx.claim(queues, definitions, limit, grace, self._turns))
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         return await self._run(self._writer, lambda db: reading.next_due(db, queues, definitions))

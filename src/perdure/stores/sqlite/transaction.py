@@ -6,16 +6,14 @@ group is answered for itself.
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import astuple
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, TakenOver
-from perdure.core.fairness import WINDOW, share_out
 from perdure.core.records import (
     ENDED,
     Busy,
@@ -39,8 +37,9 @@ from perdure.core.records import (
     tenant_of,
     topics_of,
 )
+from perdure.stores.sqlite.claiming import Claiming, Turns
 from perdure.stores.sqlite.reading import rows_of, unread
-from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker, is_step
+from perdure.stores.ticker import NEVER, RESTARTED, TAKEN_OVER, Ticker, is_step
 
 _LAST_IN_LANE = "select coalesce(max(born), 0) from wakes where lane = ?"
 _FIRST_IN_LANE = "select key from wakes where lane = ? order by born, key limit 1"
@@ -323,59 +322,7 @@ class Transaction:
 
     # What is due
 
-    def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
-        """The earliest and the latest of both kinds, each execution once, the tenants in turn."""
-        window = limit * WINDOW
-        due = [(at, key, "wake") for at, key in self._due_wakes(queues, definitions, window)]
-        due += [(at, key, "mail") for at, key in self._due_mail(queues, definitions, window)]
-        kinds: dict[str, set[str]] = {}
-        for _, key, kind in sorted(due):
-            kinds.setdefault(key, set()).add(kind)
-        chosen = share_out(kinds, limit)
-        for key in chosen:
-            if "wake" in kinds[key]:
-                self._hint_wake(key, grace)
-            if "mail" in kinds[key]:
-                again = "update messages set due = ? where key = ? and due <= ?"
-                self._changed(again, self.now + grace, key, self.now)
-        live = "select key, queue, iif(due > ?, holder, null) from wakes where key = ?"
-        return [Due(*self._first(live, self.now, key)) for key in chosen]
-
-    def _due_wakes(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> Iterator[tuple[int, str]]:
-        # One look into the index per pair stays short however many rows of others are due.
-        sql = "select due, key from wakes where queue = ? and definition = ? and due <= ? order by due"
-        for queue in queues:
-            for definition in definitions:
-                yield from self._both_ends(sql, (queue, definition, self.now), limit)
-
-    def _both_ends(self, sql: str, values: tuple[Any, ...], limit: int) -> list[Any]:
-        """So many rows from the front and, if there may be more, from the back: whoever came last to a flood."""
-        front = self._db.execute(f"{sql} limit ?", (*values, limit)).fetchall()
-        if len(front) < limit:
-            return front
-        return front + self._db.execute(f"{sql} desc limit ?", (*values, limit)).fetchall()
-
-    def _due_mail(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> Iterator[tuple[int, str]]:
-        sql = (
-            "select m.due, m.key, w.key is null from messages m left join wakes w on w.key = m.key"
-            " where m.queue = ? and m.due <= ? and (w.key is null or w.definition in (select value from json_each(?)))"
-            " order by m.due"
-        )
-        for queue in queues:
-            for due, key, orphan in self._both_ends(sql, (queue, self.now, json.dumps(definitions)), limit):
-                if orphan:
-                    # Nobody will ever fold it: its execution has ended.
-                    self._changed("delete from messages where key = ?", key)
-                else:
-                    yield due, key
-
-    def _hint_wake(self, key: str, grace: int) -> None:
-        """Free a lapsed hold and count it; hint again later and later while nobody answers."""
-        self._changed(
-            "update wakes set lapses = lapses + (holder is not null), token = token + (holder is not null),"
-            " holder = null, due = ? + ? * (1 << min(hints, ?)), hints = hints + 1 where key = ?",
-            self.now,
-            grace,
-            DOUBLINGS,
-            key,
-        )
+    def claim(
+        self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int, turns: Turns
+    ) -> list[Due]:
+        return Claiming(self._db, self.now, turns, limit).claim(queues, definitions, grace)
