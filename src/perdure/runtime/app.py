@@ -33,6 +33,7 @@ from perdure.runtime import interrupts, urls
 from perdure.runtime.callers import finding
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.finding import Page
+from perdure.runtime.callers.heads import Heads
 from perdure.runtime.callers.listening import Listener
 from perdure.runtime.callers.retrying import fork_point
 from perdure.runtime.callers.routing import Routed, Router
@@ -114,6 +115,7 @@ class Perdure:
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         #: Where pages of lists and logs go on.
         self.cursors = Cursors(self.store)
+        self.heads = Heads(self.store, warm, self.settings.warm, self.clock.now)
         self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
         self.published = Published(self.store)
         #: Workflows that are data, published at run time.

@@ -67,7 +67,7 @@ class Run(Generic[R_co]):
     # Asking.
 
     async def head(self) -> Head:
-        head = await self._app.store.head(self.key)
+        head = await self._app.heads.of(self.key)
         if head is None:
             raise ExecutionNotFound(f"there is no execution {self.id!r}; `perdure list` shows those that are", self.key)
         return head

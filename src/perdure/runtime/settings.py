@@ -128,7 +128,7 @@ MEANING = {
     "stream_block": "how long one read waits for a hint",
     "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",
     "stream_reclaim": "whether a worker claims such hints",
-    "warm": "how long the shared cache keeps the state of an execution that rests",
+    "warm": "how long the shared cache keeps a folded state, and the head of an execution that has ended",
     "locks": "where locks are kept: store, or stream for Redis (quicker, but Redis may forget them)",
     "tenant": "the tenant of calls that name none",
     "actor": "the name under which this application starts, sends and manages when a call names nobody",
