@@ -164,7 +164,7 @@ class Shop:
         )
         for name in ("anna", "bert", "cora"):
             self.workers[name] = self._start(name, "-m", "perdure.cli.main", "worker", __file__)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not all(b"ready" in (self._folder / f"{name}.out").read_bytes() for name in self.workers):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the workers did not start: {self.errors()}")

@@ -149,8 +149,8 @@ class Locks(Protocol):
         """The fence, or None while another token's lease runs."""
         ...
 
-    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
-        """Begin the lease anew, if it is still this token's."""
+    async def extend(self, holds: Sequence[tuple[str, str, int]], lease: int) -> list[bool]:
+        """Begin the leases of these names anew, each if it is still of this token and fence."""
         ...
 
     async def drop(self, name: str, token: str, fence: int) -> bool:

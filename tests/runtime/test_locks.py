@@ -182,7 +182,7 @@ async def test_only_the_own_acquisition_is_extended_and_released(world: World) -
     new = await locks.take("a", "two", 1_000_000)
     assert new is not None
     assert new > old
-    assert not await locks.extend("a", "one", old, 1_000_000)
+    assert await locks.extend([("a", "one", old)], 1_000_000) == [False]
     assert not await locks.drop("a", "one", old)
     assert await locks.drop("a", "two", new)
     assert not await locks.drop("a", "two", new)
@@ -332,8 +332,8 @@ def test_on_servers_too_it_is_the_fence_that_keeps_a_stopped_holder_from_doing_h
         async with app() as here, app() as there:
             stopped = here.lock("account", lease=0.2)
             old = await stopped.acquire()
-            assert stopped._renewal is not None
-            stopped._renewal.cancel()  # as a process that is stopped
+            assert stopped._holding is not None
+            here._keeper.leave(stopped._holding)  # as a process that is stopped
             async with there.lock("account", wait=10) as lock:
                 account.write("second", lock.fence)
             try:

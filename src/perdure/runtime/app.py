@@ -53,6 +53,7 @@ from perdure.runtime.managing import dead as letters
 from perdure.runtime.managing.audit import Audit
 from perdure.runtime.managing.bulk import Bulk
 from perdure.runtime.managing.dead import DeadPage, Handled
+from perdure.runtime.managing.keeping import Keeper
 from perdure.runtime.managing.locks import Lock, News, StoreLocks
 from perdure.runtime.managing.mending import redrive_mended
 from perdure.runtime.managing.noting import noted
@@ -112,6 +113,7 @@ class Perdure:
         #: Where the secrets lie that actions, webhooks and callbacks name.
         self.secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
+        self._keeper = Keeper()
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         #: Where pages of lists and logs go on.
         self.cursors = Cursors(self.store)
@@ -528,7 +530,7 @@ class Perdure:
         locks = self._locks.get(home)
         if locks is None:
             locks = self._locks[home] = urls.locks(self.settings, home) or StoreLocks(self.store, home)
-        return Lock(locks, checked, self.me, seconds(lease), seconds(wait), limit, news, self.open)
+        return Lock(locks, self._keeper, checked, self.me, seconds(lease), seconds(wait), limit, news, self.open)
 
     # Dead letters.
 

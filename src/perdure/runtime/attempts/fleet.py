@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from perdure.errors import StoreError
 from perdure.ports import Store
+from perdure.runtime.managing.keeping import Keeper
 from perdure.runtime.managing.locks import Lock, StoreLocks
 
 log = logging.getLogger("perdure.worker")
@@ -25,6 +26,7 @@ SOON, LATER = 0.05, 1.0
 class Fleet:
     def __init__(self, store: Store, me: str, lease: float) -> None:
         self._locks = StoreLocks(store, HOME)
+        self._keeper = Keeper()
         self._me = me
         self._lease = lease
         self._turns: dict[str, asyncio.Lock] = {}
@@ -53,7 +55,8 @@ class Fleet:
     async def _look(self, action: str, count: int) -> Lock | None:
         self._begins += 1
         for number in range(count):
-            place = Lock(self._locks, f"{action}:{(self._begins + number) % count}", self._me, self._lease, 0)
+            name = f"{action}:{(self._begins + number) % count}"
+            place = Lock(self._locks, self._keeper, name, self._me, self._lease, 0)
             if await place.seize():
                 return place
         return None

@@ -15,9 +15,8 @@ held is written behind the holder's token, in the place where a hold says whose 
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -31,8 +30,8 @@ from perdure.core.records import Busy, Held, Hint, Lease, Start, key_of
 from perdure.core.view import moment
 from perdure.errors import LockLost, LockTaken, StoreError, UsageError
 from perdure.ports import Locks, Store, Stream
+from perdure.runtime.managing.keeping import Holding, Keeper
 
-log = logging.getLogger("perdure.locks")
 #: The workflow of the executions that locks are.
 LOCK = "lock:"
 #: The longest time between two looks of somebody who waits: the news of a release may get lost.
@@ -59,6 +58,7 @@ class Lock:
     def __init__(
         self,
         locks: Locks,
+        keeper: Keeper,
         name: str,
         me: str,
         lease: float,
@@ -71,32 +71,32 @@ class Lock:
         self.token = _token(me)
         self._me = me
         self._locks = locks
+        self._keeper = keeper
         self._lease = lease
         self._wait = wait
         self._most = most
         self._news = news
         self._ready = ready
-        self._fence = 0
-        self._until = 0.0
-        self._renewal: asyncio.Task[None] | None = None
+        self._holding: Holding | None = None
         self._owner: asyncio.Task[object] | None = None
         self._lost = ""
 
     @property
     def fence(self) -> int:
         """Rises with every acquisition; give it to a resource that refuses an older one."""
-        if not self._fence:
+        if self._holding is None:
             raise UsageError(f"lock {self.name!r} is not held")
-        return self._fence
+        return self._holding.fence
 
     @property
     def held(self) -> bool:
         """Whether the lease still runs, as far as this process knows."""
-        return bool(self._fence) and not self._lost and asyncio.get_running_loop().time() < self._until
+        holding = self._holding
+        return holding is not None and not self._lost and asyncio.get_running_loop().time() < holding.until
 
     async def acquire(self, wait: Duration | None = None) -> int:
         """Take it, waiting at most so long; gives the fence. Raises LockTaken when others keep it."""
-        if self._fence:
+        if self._holding is not None:
             raise UsageError(f"lock {self.name!r} is held already: a lock is not reentrant")
         if self._ready is not None:
             await self._ready()
@@ -107,7 +107,7 @@ class Lock:
             changed = await self._news.of(self.name) if self._news is not None else None
             try:
                 if await self.seize():
-                    return self._fence
+                    return self.fence
                 if (left := limit - loop.time()) <= 0:
                     raise LockTaken(f"lock {self.name!r} is held by {await self._by()}; waited {longest:g} s")
                 await _pause(changed, min(left, _LOOK, self._lease / 2))
@@ -121,30 +121,33 @@ class Lock:
         fence = await self._locks.take(self.name, self.token, int(self._lease * 1e6))
         if fence is None:
             return False
-        self._fence, self._until, self._lost = fence, sent + self._lease, ""
-        self._renewal = asyncio.create_task(self._renew(sent), name=f"perdure-lock-{self.name}")
+        self._lost = ""
+        self._holding = Holding(
+            self._locks, self.name, self.token, fence, self._lease, self._most, sent, sent + self._lease, self._lose
+        )
+        self._keeper.keep(self._holding)
         return True
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Begin the lease anew; False when it is no longer ours."""
+        if (holding := self._holding) is None:
+            return False
         sent = asyncio.get_running_loop().time()
         length = self._lease if lease is None else seconds(lease)
-        kept = bool(self._fence) and await self._locks.extend(self.name, self.token, self._fence, int(length * 1e6))
+        [kept] = await self._locks.extend([(self.name, holding.token, holding.fence)], int(length * 1e6))
         if kept:
-            self._until = sent + length
+            holding.until = sent + length
         return kept
 
     async def release(self) -> bool:
         """Give it back; False when it was no longer ours."""
-        fence, self._fence = self._fence, 0
-        if self._renewal is not None:
-            self._renewal.cancel()
-            self._renewal = None
-        if not fence:
+        if (holding := self._holding) is None:
             return False
+        self._holding = None
+        self._keeper.leave(holding)
         # The next acquisition has another token; one whose answer got lost, when repeated, keeps its own.
-        token, self.token = self.token, _token(self._me)
-        given = await self._locks.drop(self.name, token, fence)
+        self.token = _token(self._me)
+        given = await self._locks.drop(self.name, holding.token, holding.fence)
         if given and self._news is not None:
             await self._news.tell(self.name)
         return given
@@ -178,24 +181,8 @@ class Lock:
                 return  # somebody else wants it cancelled, too
             raise LockLost(self._lost) from error
 
-    async def _renew(self, since: float) -> None:
-        """Extend while it is used, but not for ever: who hangs does not keep it."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._lease / 3)
-            if self._most is not None and loop.time() - since > self._most:
-                return self._lose(f"lock {self.name!r} was held for longer than {self._most:g} s, its limit")
-            try:
-                if not await self.extend():
-                    return self._lose(f"lock {self.name!r} was lost: its lease ran out and another took it")
-            except StoreError as error:
-                log.warning("lock %r could not be renewed: %s", self.name, error)
-                if loop.time() > self._until:
-                    return self._lose(f"lock {self.name!r} was lost: it could not be renewed in time ({error})")
-
     def _lose(self, why: str) -> None:
         self._lost = why
-        log.warning("%s", why)
         if self._owner is not None:
             self._owner.cancel()
 
@@ -250,9 +237,10 @@ class StoreLocks:
             [answer] = await self._store.hold([key], answer.holder, lease)
         return answer.token if isinstance(answer, Held) else None
 
-    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
-        key = key_of_lock(self._tenant, name)
-        return key in await self._store.renew([(key, fence)], lease)
+    async def extend(self, holds: Sequence[tuple[str, str, int]], lease: int) -> list[bool]:
+        keys = [(key_of_lock(self._tenant, name), fence) for name, _, fence in holds]
+        kept = await self._store.renew(keys, lease)
+        return [key in kept for key, _ in keys]
 
     async def drop(self, name: str, token: str, fence: int) -> bool:
         key = key_of_lock(self._tenant, name)

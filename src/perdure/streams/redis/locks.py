@@ -8,6 +8,7 @@ paused for longer than its time does not know that it lost it. What must not be 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from redis import exceptions
@@ -16,6 +17,7 @@ from perdure.core.records import Lease
 from perdure.errors import StoreUnavailable
 from perdure.streams.redis.keys import check_prefix
 from perdure.streams.redis.server import FAILURES, Server, explain
+from perdure.streams.redis.wires import Command
 
 #: How long one call may take, in seconds.
 TIMEOUT = 2.0
@@ -71,8 +73,19 @@ class RedisLocks:
         fence = await self._run(_TAKE, name, token, _ms(lease))
         return None if fence is None else int(fence)
 
-    async def extend(self, name: str, token: str, fence: int, lease: int) -> bool:
-        return bool(await self._run(_EXTEND, name, token, _ms(lease), fence))
+    async def extend(self, holds: Sequence[tuple[str, str, int]], lease: int) -> list[bool]:
+        """In one round trip, so with the text of the script: a server that has restarted does not know its digest."""
+        commands: list[Command] = [
+            ("EVAL", _EXTEND, *self._words(name), token, _ms(lease), fence) for name, token, fence in holds
+        ]
+        try:
+            answers = await self._server.many(commands)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+        except FAILURES as error:
+            raise await self._unavailable(", ".join(repr(name) for name, _, _ in holds[:3]), error) from error
+        return [bool(answer) for answer in answers]
 
     async def drop(self, name: str, token: str, fence: int) -> bool:
         return bool(await self._run(_DROP, name, token, 0, fence))
@@ -87,8 +100,7 @@ class RedisLocks:
         await self._server.hang_up()
 
     async def _run(self, script: str, name: str, *arguments: str | int) -> Any:
-        key = f"{{{self._place}:{name}}}"
-        words = (2, key, key + ":fence", *arguments)  # one hash tag, so both keys are on one node
+        words = (*self._words(name), *arguments)
         digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
             try:
@@ -96,8 +108,15 @@ class RedisLocks:
             except exceptions.NoScriptError:  # a server that has restarted, or that sees it for the first time
                 return await self._server.call("EVAL", script, *words)
         except FAILURES as error:
-            await self._server.hang_up()
-            raise StoreUnavailable(f"lock {name!r}: {explain(error, self._server.place)}; try again") from error
+            raise await self._unavailable(repr(name), error) from error
+
+    def _words(self, name: str) -> tuple[int, str, str]:
+        key = f"{{{self._place}:{name}}}"
+        return 2, key, key + ":fence"  # one hash tag, so both keys are on one node
+
+    async def _unavailable(self, names: str, error: Exception) -> StoreUnavailable:
+        await self._server.hang_up()
+        return StoreUnavailable(f"lock {names}: {explain(error, self._server.place)}; try again")
 
 
 def _ms(lease: int) -> int:

@@ -49,7 +49,7 @@ class LocksContract:
         new = await locks.take("stock", "you", LEASE)
         assert new is not None
         assert not await locks.drop("stock", "me", old)
-        assert not await locks.extend("stock", "me", old, LEASE)
+        assert await locks.extend([("stock", "me", old)], LEASE) == [False]
         found = await locks.look("stock")
         assert found is not None
         assert (found.token, found.fence) == ("you", new)
@@ -59,12 +59,21 @@ class LocksContract:
         kept, left = await locks.take("kept", "me", 50_000), await locks.take("left", "me", 50_000)
         assert kept is not None
         assert left is not None
-        assert await locks.extend("kept", "me", kept, LEASE)
+        assert await locks.extend([("kept", "me", kept)], LEASE) == [True]
         await asyncio.sleep(0.1)
         assert await locks.take("kept", "you", LEASE) is None
         assert await locks.look("left") is None
         assert await locks.take("left", "you", LEASE) is not None
-        assert not await locks.extend("left", "me", left, LEASE)
+        assert await locks.extend([("left", "me", left)], LEASE) == [False]
+
+    @scenario
+    async def test_many_are_extended_at_once_and_each_is_answered_for_itself(self, locks: Locks) -> None:
+        held = [(name, "me", await locks.take(name, "me", LEASE)) for name in ("a", "b", "c")]
+        holds = [(name, token, fence) for name, token, fence in held if fence is not None]
+        assert len(holds) == 3
+        assert await locks.drop(*holds[1])
+        assert await locks.extend([*holds, ("none", "me", 1)], LEASE) == [True, False, True, False]
+        assert await locks.extend([], LEASE) == []
 
     @scenario
     async def test_a_lock_tells_since_when_it_is_held_however_often_it_is_extended(self, locks: Locks) -> None:
@@ -75,7 +84,7 @@ class LocksContract:
         assert first.since is not None
         assert first.now - SECOND < first.since <= first.now < first.until
         await asyncio.sleep(0.05)
-        assert await locks.extend("stock", "me", fence, 2 * LEASE)
+        assert await locks.extend([("stock", "me", fence)], 2 * LEASE) == [True]
         again = await locks.look("stock")
         assert again is not None
         assert again.since == first.since
