@@ -16,6 +16,7 @@ from perdure.core import signing
 from perdure.core.behalf import seen_by
 from perdure.core.records import Mail, Sent, Start, Started
 from perdure.errors import OutcomeUnknown, SettingsError
+from perdure.http import rates
 from perdure.http.api import api
 from perdure.http.caller import Caller
 from perdure.http.rates import Pace, Rates, read_paces
