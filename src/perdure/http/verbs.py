@@ -18,6 +18,7 @@ from perdure.runtime.run import Run
 LONGEST = 60_000_000
 RESTING: tuple[ShownStatus, ...] = ("waiting", "paused", "stuck", "completed", "failed", "cancelled")
 _HEADER = "idempotency-key"
+#: Characters of such a key.
 LONGEST_KEY = 255
 
 
