@@ -9,7 +9,7 @@
     │   │   └── ExpressionError   an expression that cannot be read, fails, or uses more than it may
     │   ├── DefinitionNotFound    no definition of that name and version was published
     │   ├── DefinitionConflict    a published version is something else than what it should be
-    │   ├── LimitReached          one of the limits in Settings
+    │   ├── LimitReached          more than a limit allows; if it is a setting, it is named
     │   ├── NotRegistered         no workflow or action of that name and version in this process
     │   ├── KeyNotFound           the tenant has no API key of that id
     │   ├── RequestRefused        the HTTP API does not take the request as it is
@@ -125,7 +125,7 @@ class DefinitionConflict(UsageError):
 
 
 class LimitReached(UsageError):
-    """One of the limits in Settings."""
+    """More than a limit allows. If the limit is a setting, the message names it."""
 
 
 class NotRegistered(UsageError):

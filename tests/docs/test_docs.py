@@ -39,10 +39,10 @@ from perdure.errors import PerdureError
 from perdure.flows import kinds, reading
 from perdure.runtime.external.external import ExternalTasks
 from perdure.runtime.managing.tenants import Tenants
-from perdure.runtime.settings import MEANING, Settings
+from perdure.runtime.settings import MEANING, Settings, type_of
 from perdure.runtime.sources import CONFIG
 from perdure.testing.servers.ports import free_port
-from tests.docs import pictures, routes, settings
+from tests.docs import limits, pictures, routes, settings
 from tests.docs.conftest import ROOT, Done, Job, environment
 from tests.docs.page import blocks, commands, fits
 
@@ -226,6 +226,24 @@ def test_no_other_variable_is_named(page: Path) -> None:
     known = {f"PERDURE_{name.upper()}" for name in MEANING} | {CONFIG}
     found = set(re.findall(r"PERDURE_[A-Z_]*[A-Z]", page.read_text()))
     assert {name for name in found if not name.startswith("PERDURE_SECRET")} <= known  # secrets have any name
+
+
+def test_the_numbers_in_the_table_of_limits_are_those_in_the_code() -> None:
+    rows = limits.rows()
+    assert len(rows) == limits.lines() > 80, "each row can be read"
+    for row in rows:
+        assert bool(row.setting) != bool(row.reason), f"{row.what}: a setting, or fixed for a reason"
+        fixed = [limits.value(one) for one in limits.FIXED.get(row.what, ())]
+        assert row.numbers == ([getattr(Settings(), row.setting)] if row.setting else fixed), row.what
+
+
+def test_every_limit_is_in_the_table() -> None:
+    rows = limits.rows()
+    fixed = [row.what for row in rows if not row.setting]
+    assert sorted(fixed) == sorted(limits.FIXED)
+    numbers = {name for name in MEANING if type_of(name) in ("whole number", "number", "duration")}
+    assert {row.setting for row in rows if row.setting} == numbers - limits.TUNING
+    assert set(limits.called_like_limits()) - limits.places() == limits.INSIDE
 
 
 def test_the_tree_of_errors_is_the_one_in_the_code() -> None:

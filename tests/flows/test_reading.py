@@ -193,6 +193,7 @@ def test_a_long_text_is_refused_before_it_is_looked_at() -> None:
     assert "bytes" in refused("a" * (LENGTH + 1))
     assert "bytes" in refused("ß" * (LENGTH // 2 + 1))
     assert "bytes" in refused(b"a" * 100_000_000)
+    assert "bytes or more" in refused("{}" + " " * LENGTH), "it is not read, though it says little"
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:

@@ -96,8 +96,8 @@ class Door:
 
 
 @asynccontextmanager
-async def opened(working: bool = True) -> AsyncIterator[Door]:
-    app = Perdure("memory://")
+async def opened(working: bool = True, **settings: Any) -> AsyncIterator[Door]:
+    app = Perdure("memory://", **settings)
     transport = httpx.ASGITransport(app=api(app, People()))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         if not working:
@@ -107,9 +107,9 @@ async def opened(working: bool = True) -> AsyncIterator[Door]:
             yield Door(app, client)
 
 
-def served(test: Callable[[Door], Awaitable[None]], working: bool = True) -> None:
+def served(test: Callable[[Door], Awaitable[None]], working: bool = True, **settings: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(20), opened(working) as door:
+        async with asyncio.timeout(20), opened(working, **settings) as door:
             await test(door)
 
     asyncio.run(main())

@@ -117,8 +117,8 @@ def served(test: Callable[[Door], Awaitable[None]], url: str = "memory://") -> N
 
 def served_freely(test: Callable[[Door], Awaitable[None]], url: str) -> None:
     async def main() -> None:
-        app = Perdure(url)
-        transport = httpx.ASGITransport(app=api(app, People(), limit=100_000))
+        app = Perdure(url, api_bytes=100_000)
+        transport = httpx.ASGITransport(app=api(app, People()))
         async with (
             asyncio.timeout(100),
             app,

@@ -18,9 +18,7 @@ from perdure import HookRoute, HookSend, HookStart, Listen, On, Perdure, event, 
 from perdure.core import signing
 from perdure.core.records import Query
 from perdure.errors import HookNotFound, InvalidValue, StoreUnavailable, Unauthenticated, UsageError
-from perdure.http import rates
 from perdure.http.api import api
-from perdure.http.rates import Pace
 from perdure.runtime.managing.registers import FRESH
 from perdure.runtime.secrets.sources import Source
 from perdure.runtime.web import hooks
@@ -81,9 +79,9 @@ class Shop(Door):
         return sorted(head.key for head in found.heads)
 
 
-def opened(test: Callable[[Shop], Awaitable[None]], folder: Path, working: bool = False) -> None:
+def opened(test: Callable[[Shop], Awaitable[None]], folder: Path, working: bool = False, **settings: Any) -> None:
     async def main() -> None:
-        app = Perdure("memory://", secrets=str(folder))
+        app = Perdure("memory://", secrets=str(folder), **settings)
         transport = httpx.ASGITransport(app=api(app, People()))
         async with asyncio.timeout(20), app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             shop = Shop(app, client)
@@ -643,7 +641,6 @@ def test_a_start_may_ask_for_a_callback(tmp_path: Path) -> None:
 def test_forged_calls_are_stopped_by_their_address_before_they_cost_a_read_and_good_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 5), "clock": lambda: 0.0})
     reads: list[str] = []
 
     async def test(shop: Shop) -> None:
@@ -664,4 +661,4 @@ def test_forged_calls_are_stopped_by_their_address_before_they_cost_a_read_and_g
         door = await shop("GET", "/v1/hooks")
         assert door.status_code == 200  # who has a credential does not notice
 
-    opened(test, tmp_path)
+    opened(test, tmp_path, api_strangers=0.01, api_strangers_burst=5)

@@ -77,7 +77,7 @@ def test_rates_that_cannot_be_read_stop_the_start(text: str) -> None:
 
 def test_a_bucket_fills_again_with_time() -> None:
     now = [0.0]
-    limits = Rates(Pace(2, 1), clock=lambda: now[0])
+    limits = Rates(Pace(2, 1), strangers=Pace(1, 1), clock=lambda: now[0])
     limits.proven("key", "", "acme", "reads")
     with pytest.raises(Exception, match="more than 2 reads"):
         limits.admit("key", "", "reads")
@@ -107,9 +107,7 @@ def test_a_request_beyond_the_rate_costs_no_authentication() -> None:
     served(main, asks=asks, api_rate=0.1, api_burst=3)
 
 
-def test_whoever_tries_credentials_is_stopped_and_those_with_a_good_one_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_whoever_tries_credentials_is_stopped_and_those_with_a_good_one_are_not() -> None:
     asks = Slow()
 
     async def main(door: Door) -> None:
@@ -123,8 +121,27 @@ def test_whoever_tries_credentials_is_stopped_and_those_with_a_good_one_are_not(
         door.who = good
         assert {(await door("GET", "/v1/executions")).status_code for _ in range(10)} == {200}
 
-    monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 5), "clock": lambda: 0.0})
-    served(main, asks=asks)
+    served(main, asks=asks, api_strangers=0.01, api_strangers_burst=5)
+
+
+def test_strangers_may_come_as_often_as_the_deployment_says() -> None:
+    async def tried(door: Door) -> list[int]:
+        door.who = "nobody"
+        return [(await door("GET", "/v1/executions")).status_code for _ in range(210)]
+
+    async def few(door: Door) -> None:
+        assert (await tried(door)).count(401) == 2
+        assert "api_strangers" in problem(await door("GET", "/v1/executions"), 429, "too-many-requests")["detail"]
+
+    async def usual(door: Door) -> None:
+        assert 200 <= (await tried(door)).count(401) <= 209
+
+    async def any_number(door: Door) -> None:
+        assert (await tried(door)).count(401) == 210
+
+    served(few, api_strangers=0.01, api_strangers_burst=2)
+    served(usual, api_strangers=0.01)
+    served(any_number, api_strangers=0)
 
 
 def test_credentials_that_prove_good_do_not_count_against_their_address() -> None:
@@ -179,8 +196,7 @@ def test_calls_of_webhooks_with_wrong_signatures_are_counted_for_their_address_a
         assert {await call(number, good) for number in range(10)} == {202}
         assert [await call(number, wrong) for number in range(5)] == [401, 401, 401, 429, 429]
 
-    monkeypatch.setattr(rates.Rates.__init__, "__kwdefaults__", {"strangers": Pace(0.01, 3), "clock": lambda: 0.0})
-    served(main, secrets=str(tmp_path))
+    served(main, secrets=str(tmp_path), api_strangers=0.01, api_strangers_burst=3)
 
 
 # A store that does not keep up
@@ -447,3 +463,23 @@ def test_json_that_means_different_things_to_different_readers_is_refused(text: 
 )
 def test_json_that_is_only_unusual_is_taken(text: bytes) -> None:
     check(text)
+
+
+def test_a_body_may_be_as_long_as_the_deployment_says() -> None:
+    async def sent(door: Door, size: int) -> httpx.Response:
+        return await door.start(args=["x" * size])
+
+    async def short(door: Door) -> None:
+        assert (await sent(door, 10)).status_code == 202
+        assert "api_bytes" in problem(await sent(door, 2000), 413, "too-large")["detail"]
+
+    async def usual(door: Door) -> None:
+        assert (await sent(door, 1_900_000)).status_code == 202
+        assert "2,000,000" in problem(await sent(door, 2_000_000), 413, "too-large")["detail"]
+
+    async def long(door: Door) -> None:
+        assert (await sent(door, 3_000_000)).status_code == 202
+
+    served(short, api_bytes=1000)
+    served(usual, payload_bytes=5_000_000)
+    served(long, payload_bytes=5_000_000, api_bytes=4_000_000)

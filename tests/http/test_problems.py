@@ -81,8 +81,8 @@ def told(answer: httpx.Response, status: int, name: str, path: str) -> Problem:
 
 def served(test: Callable[[Door], Awaitable[None]], store: Any = "memory://", **settings: Any) -> None:
     async def main() -> None:
-        app = Perdure(store, stream=None if isinstance(store, str) else MemoryStream(), **settings)
-        transport = httpx.ASGITransport(app=api(app, People(), limit=10_000))
+        app = Perdure(store, stream=None if isinstance(store, str) else MemoryStream(), api_bytes=10_000, **settings)
+        transport = httpx.ASGITransport(app=api(app, People()))
         async with asyncio.timeout(20), app, httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await test(Door(app, client))
 

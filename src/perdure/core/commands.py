@@ -19,6 +19,7 @@ class Limits(Struct, frozen=True):
     steps_per_turn: int = 1_000_000
     events_per_replay: int = 100_000
     payload_bytes: int = 1_000_000
+    transitions_per_event: int = 100
 
 
 class RestartWith(BaseException):

@@ -19,6 +19,7 @@ from perdure.errors import InvalidValue
 Duration: TypeAlias = float | int | str | timedelta
 
 SECOND = 1_000_000
+LONGEST_TEXT = 100
 LONGEST = 10_000 * 31_556_952 * SECOND  # ten thousand mean years: beyond any calendar that Python has
 
 _UNITS = {"w": 604_800 * SECOND, "d": 86_400 * SECOND, "h": 3_600 * SECOND, "m": 60 * SECOND, "s": SECOND}
@@ -97,7 +98,7 @@ def span(text: str, start: int) -> int:
     >>> span("P1M", 0) // 86_400_000_000, span("P1M", span("P1M", 0)) // 86_400_000_000, span("P1.5DT0.5H", 0)
     (31, 28, 131400000000)
     """
-    found = _SPAN.fullmatch(text) if len(text) <= 100 else None
+    found = _SPAN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
         raise _refused(text, "give one such as 'PT30S', 'P1DT12H', 'P2W' or 'P1Y6M'")
     years, months, *rest = (Fraction(part or 0) for part in found.groups())
@@ -147,7 +148,7 @@ def show(micros: int) -> str:
 
 def _parse(text: str) -> Fraction:
     stripped = text.strip()
-    if len(stripped) > 100:
+    if len(stripped) > LONGEST_TEXT:
         raise _refused(text, _EXAMPLES)
     if iso := _ISO.fullmatch(stripped):
         sign, years, months, *rest = iso.groups()

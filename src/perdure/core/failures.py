@@ -35,6 +35,8 @@ from perdure.errors import (
     UsageError,
 )
 
+#: Characters of a message that are kept.
+LONGEST = 10_000
 Kind: TypeAlias = Literal["transient", "permanent", "contention", "external"]
 _KINDS: dict[type[BaseException], Kind] = {
     Transient: "transient",
@@ -191,4 +193,4 @@ def _where(tb: TracebackType | None) -> str:
 def _storable(text: str) -> str:
     """Text that any store can hold: no NUL, no lone surrogates, not endless."""
     text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= 10_000 else text[:10_000] + "…"
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"

@@ -26,6 +26,8 @@ from perdure.flows.fields import JsonSchema
 T = TypeVar("T")
 #: How many subscriptions a definition may have.
 MOST = 100
+#: The longest type of an event.
+LONGEST = 200
 
 
 class Listen(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -172,8 +174,8 @@ def fields_of_listens(
 
 
 def _expressions(where: str, type: str, **texts: str) -> Iterator[Problem]:
-    if not type or len(type) > 200:
-        yield Problem(where, "the type of the event is a text of 1 to 200 characters")
+    if not type or len(type) > LONGEST:
+        yield Problem(where, f"the type of the event is a text of 1 to {LONGEST} characters")
     for name, text in texts.items():
         try:
             if text:

@@ -18,28 +18,48 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 import yaml
+from msgspec import Struct
 
 from perdure.errors import InvalidValue
 
-#: What a text, or the data of it, may have at most.
+#: What a definition, as a text or as data, may have at most: bytes, levels, values. They are no settings: what one
+#: process publishes, every other must be able to read.
 LENGTH, DEPTH, VALUES = 256 * 1024, 64, 10_000
 
 
-def read(text: str | bytes, name: str = "definition") -> Any:
+class Most(Struct, frozen=True):
+    """How much of what is read; `fix` is what helps against too much of it."""
+
+    length: int = LENGTH
+    values: int = VALUES
+    what: str = "a definition"
+    fix: str = ""
+
+
+DEFINITION = Most()
+
+
+def description(length: int) -> Most:
+    """Descriptions of APIs may be longer than definitions, and have as many more values."""
+    values = max(VALUES, VALUES * length // LENGTH)
+    return Most(length, values, "the description of an API", ": raise description_bytes")
+
+
+def read(text: str | bytes, name: str = "definition", most: Most = DEFINITION) -> Any:
     """The data of a text. JSON if its name or its first character says so, else YAML."""
     size = len(text)
-    if size <= LENGTH and isinstance(text, str):
+    if size <= most.length and isinstance(text, str):
         size = len(text.encode(errors="replace"))
-    if size > LENGTH:
-        raise InvalidValue(f"{name}: {size:,} bytes or more are too much: a definition has at most {LENGTH:,}")
+    if size > most.length:
+        raise _too_long(name, f"{size:,} bytes or more", most)
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise InvalidValue(f"{name}: this is not UTF-8: {error}") from error
     text = text.removeprefix("\ufeff")
-    data = _Json(text, name).read() if _is_json(text, name) else _read_yaml(text, name)
-    return plain(data, name)
+    data = _Json(text, name, most).read() if _is_json(text, name) else _read_yaml(text, name, most)
+    return plain(data, name, most)
 
 
 def _is_json(text: str, name: str) -> bool:
@@ -48,9 +68,9 @@ def _is_json(text: str, name: str) -> bool:
     return name.endswith(".json") or text.lstrip()[:1] in ("{", "[")
 
 
-def plain(value: Any, name: str = "definition") -> Any:
+def plain(value: Any, name: str = "definition", most: Most = DEFINITION) -> Any:
     """A copy as plain JSON, keys sorted, within the limits; InvalidValue for what is not plain."""
-    count = _Count()
+    count = _Count(most)
     todo: list[tuple[Any, int, str]] = [(value, 1, "")]
     while todo:
         one, depth, path = todo.pop()
@@ -66,9 +86,13 @@ def plain(value: Any, name: str = "definition") -> Any:
         else:
             _check_scalar(one, name, path or "it")
     data = canonical(value)
-    if len(data) > LENGTH:
-        raise InvalidValue(f"{name}: {len(data):,} bytes are too much: a definition has at most {LENGTH:,}")
+    if len(data) > most.length:
+        raise _too_long(name, f"{len(data):,} bytes", most)
     return msgspec.json.decode(data)
+
+
+def _too_long(name: str, size: str, most: Most) -> InvalidValue:
+    return InvalidValue(f"{name}: {size} are too much: {most.what} has at most {most.length:,}{most.fix}")
 
 
 def _refuse(name: str, path: str, why: str) -> NoReturn:
@@ -88,15 +112,16 @@ def content_hash(value: Any) -> str:
 class _Count:
     """Refuses what is too deep or too much."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: Most) -> None:
+        self.most = most
         self.values = 0
 
     def value(self, depth: int, refuse: Callable[[str], NoReturn]) -> None:
         self.values += 1
         if depth > DEPTH:
             refuse(f"nested deeper than {DEPTH}")
-        if self.values > VALUES:
-            refuse(f"more than {VALUES:,} values")
+        if self.values > self.most.values:
+            refuse(f"more than {self.most.values:,} values{self.most.fix}")
 
 
 def _check_scalar(value: Any, name: str, path: str) -> None:
@@ -131,11 +156,11 @@ _WORD = re.compile(r"-?[A-Za-z]+")
 
 
 class _Json:
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, most: Most) -> None:
         self.text = text
         self.name = name
         self.at = 0
-        self._count = _Count()
+        self._count = _Count(most)
 
     def read(self) -> Any:
         value = self._value(1)
@@ -257,11 +282,11 @@ class _Parser(Protocol):
     def dispose(self) -> None: ...
 
 
-def _read_yaml(text: str, name: str) -> Any:
+def _read_yaml(text: str, name: str, most: Most) -> Any:
     # The one in C is many times faster; it comes with most builds.
     parser: _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        return _Yaml(name, _events(parser)).read()
+        return _Yaml(name, _events(parser), most).read()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark is not None else name
@@ -278,10 +303,10 @@ def _events(parser: _Parser) -> Iterator[Any]:
 
 
 class _Yaml:
-    def __init__(self, name: str, events: Iterator[Any]) -> None:
+    def __init__(self, name: str, events: Iterator[Any], most: Most) -> None:
         self.name = name
         self._events = events
-        self._count = _Count()
+        self._count = _Count(most)
 
     def read(self) -> Any:
         value = None

@@ -71,6 +71,6 @@ ALL = [
 ]
 
 
-def api(app: Perdure, asks: Asks, limit: int = 2_000_000) -> Edge:
+def api(app: Perdure, asks: Asks) -> Edge:
     """The API of an application, to be served by any ASGI server."""
-    return serve(app, asks, ALL, limit)
+    return serve(app, asks, ALL)

@@ -27,7 +27,12 @@ async def taken(request: Request, limit: int, deadline: float) -> bytes:
     """The body as it came."""
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise unsupported("bodies are taken as they are, not compressed: send no Content-Encoding")
-    too_large = Refused(413, "Too Large", f"the body has more than {limit:,} bytes", _CLOSE)
+    too_large = Refused(
+        413,
+        "Too Large",
+        f"the body has more than {limit:,} bytes (api_bytes): send less, or in several requests",
+        _CLOSE,
+    )
     said = request.headers.get("content-length", "")
     if said.isdecimal() and len(said) < 20 and int(said) > limit:
         raise too_large

@@ -10,7 +10,7 @@ from perdure.core.durations import seconds
 from perdure.http import forms
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import seconds_of
-from perdure.runtime.external.external import MOST, Beat
+from perdure.runtime.external.external import LONGEST_WORKER, MOST, Beat
 from perdure.runtime.external.handing import ExternalTask
 
 routes = Routes("external tasks")
@@ -26,7 +26,7 @@ class PollIn(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=MOST)] = 1
     wait: forms.Wait = "30s"
     lease: Span = "30s"
-    worker: Annotated[str, Meta(max_length=100)] = ""
+    worker: Annotated[str, Meta(max_length=LONGEST_WORKER)] = ""
 
 
 class TasksOut(Struct, frozen=True):

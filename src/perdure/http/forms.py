@@ -13,16 +13,20 @@ from perdure.core.records import Head, ShownStatus, id_of
 from perdure.core.trouble import Trouble
 from perdure.core.view import moment, rests
 from perdure.runtime.app import Page, Perdure
+from perdure.runtime.checks import LONGEST_LABEL, MOST_TAGS
+from perdure.runtime.cursors import LONGEST_PAGE
 
-Limit = Annotated[int, Meta(ge=1, le=1000)]
+Limit = Annotated[int, Meta(ge=1, le=LONGEST_PAGE)]
 Wait = Annotated[str, Meta(description="A duration, as `5s` or `PT5S`; at most 60 seconds.")]
 Fields = Annotated[
     dict[str, str],
     Meta(description="Published fields, each as `field.NAME=VALUE`; a value is JSON, or a plain word."),
 ]
-Label = Annotated[str, Meta(min_length=1, max_length=200)]
+Label = Annotated[str, Meta(min_length=1, max_length=LONGEST_LABEL)]
 Correlation = Annotated[Label, Meta(description="What it is about; several executions may be about the same.")]
-Tags = Annotated[list[Label], Meta(max_length=20)]
+Tags = Annotated[list[Label], Meta(max_length=MOST_TAGS)]
+#: The longest name of an event.
+LONGEST_NAME = 200
 Status = Literal["running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
 
 
@@ -41,7 +45,7 @@ class StartIn(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EventIn(Struct, frozen=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
     payload: Any = None
     id: str | None = None
 
@@ -96,7 +100,9 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     before: datetime | None = None
     parent: str | None = None
     correlation: Label | None = None
-    tag: Annotated[list[Label], Meta(max_length=20, description="May be repeated: all of them must be there.")] = []
+    tag: Annotated[
+        list[Label], Meta(max_length=MOST_TAGS, description="May be repeated: all of them must be there.")
+    ] = []
     field: Fields = {}
     limit: Limit = 50
     cursor: str | None = None

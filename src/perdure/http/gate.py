@@ -32,7 +32,8 @@ class Gate:
         usual = Pace(app.settings.api_rate, app.settings.api_burst)
         self._app = app
         self._asks = asks
-        self._rates = Rates(usual, read_paces(app.settings.api_rates, usual))
+        strangers = Pace(app.settings.api_strangers, app.settings.api_strangers_burst)
+        self._rates = Rates(usual, read_paces(app.settings.api_rates, usual), strangers=strangers)
 
     async def passed(self, request: Request, route: Route) -> Caller:
         """Whoever may do this, now."""

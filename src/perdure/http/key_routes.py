@@ -11,7 +11,9 @@ from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.runtime.managing.registers import Change
 
 routes = Routes("keys")
-Roles = Annotated[list[str], Meta(min_length=1, max_length=50)]
+#: Roles of one key.
+MOST = 50
+Roles = Annotated[list[str], Meta(min_length=1, max_length=MOST)]
 
 
 class KeyIn(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ import msgspec
 from perdure.core.cloudevents import BATCH, STRUCTURED
 from perdure.http.problems import MEDIA, Problem
 from perdure.http.route import FLOW, Flow, Html, Nothing, Plain, Route
+from perdure.http.verbs import LONGEST_KEY
 
 _PLACE = "#/components/schemas/{name}"
 _NAME = re.compile(r"\W+")
@@ -27,7 +28,7 @@ _KEY: dict[str, Any] = {
     "schema": {
         "type": "string",
         "minLength": 1,
-        "maxLength": 255,
+        "maxLength": LONGEST_KEY,
         "description": "The same key again is the same request, and has no second effect.",
     },
 }

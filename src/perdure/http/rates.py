@@ -34,10 +34,6 @@ class Pace(Struct, frozen=True):
     burst: float
 
 
-#: What an address may try with credentials that nobody knows.
-STRANGERS = Pace(50.0, 200.0)
-
-
 class Bucket:
     __slots__ = ("at", "left")
 
@@ -56,12 +52,14 @@ class Bucket:
 
 
 class Rates:
+    """`strangers` is what an address may try with credentials that nobody knows."""
+
     def __init__(
         self,
         usual: Pace,
         special: Mapping[str, Pace] | None = None,
         *,
-        strangers: Pace = STRANGERS,
+        strangers: Pace,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._usual = usual
@@ -78,10 +76,12 @@ class Rates:
         if tenant is not None:
             self._count(tenant, sort)
             return True
-        place = _network(address)
-        bucket = self._bucket(self._addresses, place, self._strangers)
+        if self._strangers.rate <= 0:
+            return False
+        bucket = self._bucket(self._addresses, _network(address), self._strangers)
         if wait := bucket.take(self._strangers, self._clock()):
-            raise _refused("too many requests with credentials that are not known come from this address", wait)
+            why = "too many requests with credentials that are not known come from this address (api_strangers)"
+            raise _refused(why, wait)
         return False
 
     def proven(self, credential: str, address: str, tenant: str, sort: Sort) -> None:
@@ -107,7 +107,7 @@ class Rates:
         if pace.rate <= 0:
             return
         if wait := self._bucket(self._tenants, (tenant, sort), pace).take(pace, self._clock()):
-            raise _refused(f"{tenant} sends more than {pace.rate:g} {sort} per second", wait)
+            raise _refused(f"{tenant} sends more than {pace.rate:g} {sort} per second (api_rate)", wait)
 
     def _bucket(self, kept: OrderedDict[K, Bucket], key: K, pace: Pace) -> Bucket:
         """The one used longest ago is forgotten first."""

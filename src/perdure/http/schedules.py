@@ -12,6 +12,7 @@ from perdure.http import glance
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, key_is_for
 from perdure.runtime.managing.scheduled import Schedule
+from perdure.runtime.managing.timetables import FORESEEN
 
 routes = Routes("schedules")
 
@@ -83,7 +84,7 @@ class TriggeredOut(Struct, frozen=True):
 
 
 class NextQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    count: Annotated[int, Meta(ge=1, le=1000)] = 5
+    count: Annotated[int, Meta(ge=1, le=FORESEEN)] = 5
 
 
 class NextOut(Struct, frozen=True):

@@ -32,16 +32,16 @@ _NO_PARAMETERS = Nothing()
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-def serve(app: Perdure, asks: Asks, routes: Sequence[Route], limit: int = 2_000_000) -> Edge:
-    """An ASGI application; `limit` is of the bytes of a body."""
+def serve(app: Perdure, asks: Asks, routes: Sequence[Route]) -> Edge:
+    """An ASGI application."""
     site = Site(app.settings.api_streams, [one.label for one in routes], lambda: app.writes.waiting, app.store)
     gate = Gate(app, asks)
-    endpoints = [(one.method, one.path, _endpoint(app, gate, one, limit, site)) for one in routes]
+    endpoints = [(one.method, one.path, _endpoint(app, gate, one, site)) for one in routes]
     return Edge(Dispatch(endpoints, _not_found, _not_allowed), app.settings.api_requests, site)
 
 
-def _endpoint(app: Perdure, gate: Gate, route: Route, limit: int, site: Site) -> Endpoint:
-    deadline = app.settings.api_deadline
+def _endpoint(app: Perdure, gate: Gate, route: Route, site: Site) -> Endpoint:
+    limit, deadline = app.settings.api_bytes, app.settings.api_deadline
     read = route.read or (None if route.body in (Nothing, bytes) else reader(route.body))
 
     async def endpoint(request: Request) -> Response:

@@ -15,6 +15,8 @@ from perdure.runtime.managing.dead import DeadPage, Handled
 routes = Routes("system")
 #: Seconds that it may take to connect to the store.
 PATIENCE = 2.0
+#: Dead letters that a request may name.
+MOST = 1000
 
 
 class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +30,7 @@ class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class WhichIn(Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters: these, those of a cause or workflow, or all."""
 
-    ids: Annotated[list[str], Meta(max_length=1000)] = []
+    ids: Annotated[list[str], Meta(max_length=MOST)] = []
     cause: str | None = None
     workflow: str | None = None
     all: bool = False

@@ -18,6 +18,8 @@ from perdure.runtime.run import Run
 LONGEST = 60_000_000
 RESTING: tuple[ShownStatus, ...] = ("waiting", "paused", "stuck", "completed", "failed", "cancelled")
 _HEADER = "idempotency-key"
+#: Characters of such a key.
+LONGEST_KEY = 255
 
 
 def run_of(call: Call[Any, Any]) -> Run[Any]:
@@ -59,8 +61,8 @@ def from_idempotency_key(call: Call[Any, Any], what: str) -> str | None:
     key = call.headers.get(_HEADER)
     if key is None:
         return None
-    if not 1 <= len(key) <= 255:
-        raise Refused(400, "Bad Idempotency Key", "an Idempotency-Key has 1 to 255 characters")
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise Refused(400, "Bad Idempotency Key", f"an Idempotency-Key has 1 to {LONGEST_KEY} characters")
     return "key-" + hashlib.sha256(f"{what}\n{call.tenant}\n{key}".encode()).hexdigest()[:40]
 
 

@@ -116,7 +116,7 @@ class Perdure:
         self._keeper = Keeper()
         urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
         #: Where pages of lists and logs go on.
-        self.cursors = Cursors(self.store)
+        self.cursors = Cursors(self.store, self.settings.page)
         self.heads = Heads(self.store, warm, self.settings.warm, self.clock.now)
         self.states = States(self._rows, self.settings.cache, warm, self.settings.warm)
         self.published = Published(self.store)
@@ -128,10 +128,11 @@ class Perdure:
         self.outbound = Outbound(
             self.settings.outbound_host_names,
             self.settings.outbound_private,
+            connect=self.settings.outbound_connect,
             total=self.settings.outbound_timeout,
             most=self.settings.outbound_bytes,
         )
-        self._calls = Calls(self)
+        self._calls = Calls(self, self.settings.description_bytes)
         #: Webhooks: calls from outside whose credential is a signature.
         self.hooks = Hooks(self)
         #: Who did what.

@@ -17,7 +17,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
 _TENANT = re.compile(TENANT)
 #: Neither control characters nor halves of characters, which no database stores.
-_LABEL = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
+LONGEST_LABEL = 200
+_LABEL = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{LONGEST_LABEL}}}")
 #: How many tags an execution may have.
 MOST_TAGS = 20
 
@@ -59,7 +60,8 @@ def checked_labels(correlation: str | None, tags: Sequence[str]) -> Labels:
 def _checked_label(text: str, what: str) -> str:
     if not isinstance(text, str) or not _LABEL.fullmatch(text):
         raise UsageError(
-            f"{str(text)[:80]!r} cannot serve as {what}: it is a text of 1 to 200 characters without control characters"
+            f"{str(text)[:80]!r} cannot serve as {what}: it is a text of 1 to {LONGEST_LABEL} characters without"
+            " control characters"
         )
     return text
 
@@ -71,6 +73,17 @@ def checked_size(data: Raw, most: int, what: str) -> Raw:
             f"{what} has {size:,} bytes, more than {most:,}: send a reference to the data, or raise payload_bytes"
         )
     return data
+
+
+def checked_standing(data: bytes, standing: int, payload: int, what: str) -> None:
+    """Of what stays in a log and is published with what it has done, for which half of a payload is kept free."""
+    most = min(standing, payload // 2)
+    if len(data) > most:
+        raising = "standing_bytes" if standing <= payload // 2 else "payload_bytes, of which it may have half"
+        raise LimitReached(
+            f"{what} has {len(data):,} bytes, more than {most:,}, and is in its log again and again: give a reference"
+            f" to the data, or raise {raising}"
+        )
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:

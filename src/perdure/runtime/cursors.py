@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 
 from perdure.core import copies, events as ev
 from perdure.core.records import Row, Start, key_of
-from perdure.errors import InvalidValue, OutcomeUnknown
+from perdure.errors import InvalidValue, OutcomeUnknown, UsageError
 from perdure.ports import Store
 
 #: The workflow of that execution, and its home: a tenant that nobody can have.
@@ -34,6 +34,8 @@ _SIGNATURE, _SECRET = 16, 32
 #: No id is so long that its cursor would be longer.
 _LONGEST = 8000
 _TRIES = 3
+#: The most entries that anybody may ask for at once: a page is made in memory, as a whole.
+LONGEST_PAGE = 1000
 T = TypeVar("T")
 
 
@@ -46,11 +48,18 @@ class Purpose(Struct, frozen=True):
 
 
 class Cursors:
-    """The cursors of one deployment."""
+    """The cursors of one deployment, whose pages have at most `page` entries."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, page: int = LONGEST_PAGE) -> None:
         self._store = store
+        self._page = page
         self._key: bytes | None = None
+
+    def size(self, limit: int) -> int:
+        """How many entries the page has of somebody who asks for so many; the cursor leads on to the rest."""
+        if not 1 <= limit <= LONGEST_PAGE:
+            raise UsageError(f"limit must be between 1 and {LONGEST_PAGE}, not {limit}")
+        return min(limit, self._page)
 
     async def write(self, purpose: Purpose, place: Any) -> str:
         """A cursor that goes on behind this place."""

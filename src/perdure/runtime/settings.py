@@ -20,6 +20,7 @@ from perdure.core.commands import Limits
 from perdure.core.durations import seconds
 from perdure.errors import InvalidValue, SettingsError
 from perdure.runtime import sources
+from perdure.runtime.cursors import LONGEST_PAGE
 from perdure.runtime.sources import Said, Source
 from perdure.runtime.urls import redacted
 
@@ -75,22 +76,31 @@ class Settings(Struct, frozen=True, kw_only=True):
     group: Count = 400
     group_bytes: Count = 1_000_000
     payload_bytes: Count = 1_000_000
+    standing_bytes: Count = 100_000
     commands_per_turn: Count = 10_000
     steps_per_turn: Count = 1_000_000
+    transitions_per_event: Count = 100
     events_per_replay: Count = 100_000
     lapses: Count = 4
+    page: Annotated[int, Meta(ge=1, le=LONGEST_PAGE)] = LONGEST_PAGE
+    counted: Count = 50_000
     replay_always: bool = False
     outbound_hosts: str = ""
     outbound_private: bool = False
+    outbound_connect: Seconds = 3.0
     outbound_timeout: Seconds = 30.0
     outbound_bytes: Count = 2_000_000
+    description_bytes: Count = 256 * 1024
     webhook_window: Seconds = 300.0
     api_rate: Rate = 1000.0
     api_burst: Count = 2000
     api_rates: str = ""
+    api_strangers: Rate = 50.0
+    api_strangers_burst: Count = 200
     api_requests: Count = 1000
     api_streams: Count = 100
     api_deadline: Seconds = 15.0
+    api_bytes: Count = 2_000_000
     api_writes: Count = 10_000
     api_patience: Seconds = 5.0
     log_format: Literal["console", "json"] = "console"
@@ -103,7 +113,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.commands_per_turn, self.steps_per_turn, self.events_per_replay, self.payload_bytes)
+        return Limits(
+            self.commands_per_turn,
+            self.steps_per_turn,
+            self.events_per_replay,
+            self.payload_bytes,
+            self.transitions_per_event,
+        )
 
     @property
     def queue_names(self) -> list[str]:
@@ -163,22 +179,31 @@ MEANING = {
     "group": "executions in one commit",
     "group_bytes": "bytes of events in one commit",
     "payload_bytes": "bytes of one input, event, result or published state",
+    "standing_bytes": "bytes of one schedule or bulk operation, which is in its log again and again",
     "commands_per_turn": "commands that a workflow may give without waiting",
     "steps_per_turn": "steps of the event loop in one turn",
+    "transitions_per_event": "transitions of a state machine that may follow by themselves from one event",
     "events_per_replay": "events since the last restart_with that are still replayed",
     "lapses": "times that an execution may take its worker down before it is stuck",
+    "page": "entries on one page of a list or a log; whoever asks for more gets so many, and a cursor",
+    "counted": "executions that are counted for statistics and for the use of a quota",
     "replay_always": "throw away and replay after every turn: finds nondeterminism at once (on in dev and tests)",
     "outbound_hosts": "hosts that callbacks and calls of documents may lead to, as *.example.com; all unless set",
     "outbound_private": "whether they may lead to addresses that are not public, and without TLS",
+    "outbound_connect": "how long one of them may take until there is a connection",
     "outbound_timeout": "how long one of them may take, from the connection to the end of the answer",
     "outbound_bytes": "bytes of an answer to one of them",
+    "description_bytes": "bytes of the description of an API that a document calls",
     "webhook_window": "how far the time of a webhook may be from now; one that is older is refused",
     "api_rate": "requests per second of one tenant to one API process, reads and writes each; 0 is any number",
     "api_burst": "requests that a tenant may send at once, before the rate counts",
     "api_rates": "the same for single tenants, as acme=50, mill=200/400 (a rate, or a rate and a burst)",
+    "api_strangers": "requests per second from one address with credentials that nobody knows; 0 is any number",
+    "api_strangers_burst": "requests of that sort that may come at once",
     "api_requests": "requests that an API process serves at once, reads and writes each",
     "api_streams": "logs that one tenant may follow at once at an API process",
     "api_deadline": "how long a request may take to arrive at the API",
+    "api_bytes": "bytes of the body of a request to the API",
     "api_writes": "starts and events that may wait for the store before the API takes no more",
     "api_patience": "how long one of them may wait before the API takes no more",
     "log_format": "console or json",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core import events as ev, view
+from perdure.core.commands import Limits
 from perdure.core.records import ENDED, Head, Row, key_of
 from perdure.core.replay import Replay
 from perdure.errors import PerdureError
@@ -59,7 +60,9 @@ def _check_wakes(head: Head, now: int) -> None:
         assert outside, f"I17, {head.key}: open, held by nobody, not due, and it waits for nothing: {waits}"
 
 
-def check_replay(head: Head, rows: Sequence[Row], published: Workflow[..., Any] | None = None) -> None:
+def check_replay(
+    head: Head, rows: Sequence[Row], published: Workflow[..., Any] | None = None, limits: Limits | None = None
+) -> None:
     """The code at hand, given the log, comes to the outcome and the published state that were stored."""
     workflow = published or registry.find(head.definition)
     if workflow is None or head.status == "stuck":
@@ -67,7 +70,7 @@ def check_replay(head: Head, rows: Sequence[Row], published: Workflow[..., Any] 
     base = max((index for index, row in enumerate(rows) if row.type % 1000 == _RESTARTED), default=0)
     last = ev.read(rows[-1])
     ended = isinstance(last, _TERMINAL)
-    replay = Replay(head.key, workflow)
+    replay = Replay(head.key, workflow, limits)
     try:
         replay.load(rows[base:-1] if ended else rows[base:])
     except PerdureError as error:

@@ -254,7 +254,7 @@ class World:
             check_log(rows, head.key)
             check_who(rows, head.key)
             check_head(head, rows, self.micros() if self.workers else 0)
-            check_replay(head, rows, await self._published(head, rows))
+            check_replay(head, rows, await self._published(head, rows), self.settings.limits)
 
     async def _published(self, head: Head, rows: Sequence[Row]) -> Workflow[..., Any] | None:
         ref = ref_in(head.key, rows)

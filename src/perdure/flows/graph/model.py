@@ -22,6 +22,8 @@ from perdure.flows.schema import Schema
 
 Length: TypeAlias = str | int | float  # a duration, or an expression that gives one
 JsonSchema: TypeAlias = dict[str, Any] | bool
+#: Rounds of a loop that may be open at once.
+MOST_ROUNDS = 1000
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 OnError: TypeAlias = Literal["", "fail", "continue", "handle", "compensate"]
 #: Where there is no plain way on, there is nothing to continue with.
@@ -112,7 +114,7 @@ class Loop(Data, frozen=True, kw_only=True):
     items: str | list[Any]
     name: str = field(name="as", default="item")
     mode: Literal["sequential", "parallel"] = "sequential"
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+    limit: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 20
     on_error: OnError = field(name="onError", default="")
 
 
@@ -175,6 +177,7 @@ _KINDS = {
 TAKEN = {"trigger", "outputs", "variables", "metadata", "index", "execution"}
 MOST_NODES, MOST_EDGES = 1_000, 5_000
 MOST_METADATA = 16_384  # bytes
+LONGEST_ID = 200
 
 
 class Node(Struct, frozen=True):
@@ -299,8 +302,8 @@ def _nodes(raws: list[Any], problems: list[Problem]) -> dict[str, Node]:
         return nodes
     for index, raw in enumerate(raws):
         id = raw.get("id") if isinstance(raw, dict) else None
-        if not isinstance(id, str) or not id or len(id) > 200 or any(sign in id for sign in "/[]"):
-            where, fix = f"nodes[{index}]", "give it an id: a text of up to 200 characters without / [ ]"
+        if not isinstance(id, str) or not id or len(id) > LONGEST_ID or any(sign in id for sign in "/[]"):
+            where, fix = f"nodes[{index}]", f"give it an id: a text of up to {LONGEST_ID} characters without / [ ]"
             problems.append(Problem(where, f"has the id {id!r}" if id is not None else "has no id", fix))
         elif id in nodes:
             problems.append(Problem(f"nodes.{id}", "there are two nodes with this id", "give one of them another id"))

@@ -35,8 +35,6 @@ from perdure.flows.machine.timers import Due, Timers
 if TYPE_CHECKING:
     from perdure.flows.machine.machine import Machine
 
-#: Transitions without an event in a row; after so many a machine goes round in circles.
-_MICROSTEPS = 100
 ERROR = "error"
 _NO_TASKS: Mapping[str, int] = {}
 
@@ -242,7 +240,8 @@ class MachineRun:
 
     async def _move(self, step: Step, transition: Transition | None, event: Event) -> None:
         """One transition and all that follow from it without an event."""
-        for _ in range(_MICROSTEPS):
+        most = self._running.limits.transitions_per_event
+        for _ in range(most):
             failures = await self._change(step, transition, event)
             followed = self._follow(failures, event)
             if followed is None:
@@ -253,9 +252,9 @@ class MachineRun:
             step = self._chart.steps(self.leaf, transition)
         self._running.halt(
             LimitReached(
-                f"{self._running.key}: machine {self._machine.name} has made {_MICROSTEPS} transitions in a row without"
+                f"{self._running.key}: machine {self._machine.name} has made {most:,} transitions in a row without"
                 f" an event, the last to state {self.leaf.path}: give its `always`, `done` or `error` a condition that"
-                " ends it"
+                " ends it, or raise transitions_per_event"
             )
         )
 

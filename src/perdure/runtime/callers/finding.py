@@ -13,7 +13,6 @@ import msgspec
 from msgspec import structs
 
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
-from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import NONE, Labels
 from perdure.runtime.cursors import Cursors, Purpose, refused
@@ -66,7 +65,7 @@ async def find(store: Store, cursors: Cursors, verb: str, query: Query, limit: i
     blank = structs.replace(query, after=None, before=None)
     filters = {name: value for name, value in structs.asdict(blank).items() if value != getattr(Query(None), name)}
     purpose = Purpose(query.tenant or "", verb, filters)
-    place = await begin(cursors, purpose, limit, cursor)
+    limit, place = await begin(cursors, purpose, limit, cursor)
     if place is not None:
         if query.after not in (None, place.after) or query.before not in (None, place.before):
             raise refused(purpose)
@@ -78,11 +77,10 @@ async def find(store: Store, cursors: Cursors, verb: str, query: Query, limit: i
     return Page(heads, await cursors.write(purpose, end))
 
 
-async def begin(cursors: Cursors, purpose: Purpose, limit: int, cursor: str | None) -> Place | None:
-    """Where a page begins, once what was asked for can be."""
-    if not 1 <= limit <= 1000:
-        raise UsageError("limit must be between 1 and 1000")
-    return None if cursor is None else await cursors.read(purpose, cursor, Place)
+async def begin(cursors: Cursors, purpose: Purpose, limit: int, cursor: str | None) -> tuple[int, Place | None]:
+    """How long a page is and where it begins, once what was asked for can be."""
+    size = cursors.size(limit)
+    return size, None if cursor is None else await cursors.read(purpose, cursor, Place)
 
 
 async def look(store: Store, query: Query, limit: int, place: Place | None) -> tuple[list[Head], bool]:

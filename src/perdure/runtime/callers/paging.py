@@ -42,8 +42,7 @@ async def rows(
     app: Perdure, key: str, after: int | None, until: int | None, limit: int, cursor: str | None
 ) -> tuple[list[Row], str | None]:
     """The rows of one page, and the cursor of the page that follows, if there is one."""
-    if not 1 <= limit <= 1000:
-        raise UsageError("limit must be between 1 and 1000")
+    limit = app.cursors.size(limit)
     if (after or 0) < 0 or (until is not None and until < 1):
         raise UsageError("versions begin at 1; `after=0` is before the first one")
     await app.open()

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 SHORTEST, LONGEST = 1_000_000, 3_600_000_000
 #: Tasks that are given out at once.
 MOST = 100
+#: The longest name of a worker.
+LONGEST_WORKER = 100
 #: A queue for which nobody asked for so many seconds is forgotten.
 _IDLE = 60.0
 _PAGE = 1000
@@ -291,6 +293,6 @@ def _checked(queue: str, actions: Sequence[str] | None, limit: int, worker: str,
         raise UsageError(f"limit is from 1 to {MOST}, not {limit}")
     if not SHORTEST <= lease <= LONGEST:
         raise UsageError("a lease is from one second to one hour: a longer task gives heartbeats")
-    if len(worker) > 100 or not worker.isprintable():
-        raise UsageError("the name of a worker has at most 100 characters, all of them printable")
+    if len(worker) > LONGEST_WORKER or not worker.isprintable():
+        raise UsageError(f"the name of a worker has at most {LONGEST_WORKER} characters, all of them printable")
     return Wish(wanted, limit, worker, lease)

@@ -49,7 +49,7 @@ from perdure.flows.bulk import (
 )
 from perdure.flows.cron import to_micros
 from perdure.runtime.callers.showing import shown
-from perdure.runtime.checks import checked_id, checked_labels, checked_size
+from perdure.runtime.checks import checked_id, checked_labels, checked_standing
 from perdure.runtime.managing import dead
 from perdure.runtime.managing.noting import noted
 from perdure.runtime.run import Run
@@ -57,8 +57,6 @@ from perdure.runtime.run import Run
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
-#: Bytes: what to do is in the log once for each page.
-LARGEST = 100_000
 #: How long an execution may take to judge another version of its definition.
 _PATIENCE = "30s"
 Answer: TypeAlias = Literal["done", "skipped"] | str
@@ -127,7 +125,8 @@ class Bulk:
         which = Filter(status, workflow, *times, dict(fields or {}), correlation, labels.tags)
         order = Order(act, which, reason, dry_run, event, payload, version or 0, by, tuple(roles), acting_as())
         _check(order, all)
-        checked_size(msgspec.Raw(encode(order)), LARGEST, "a bulk operation")
+        settings = self._app.settings
+        checked_standing(encode(order), settings.standing_bytes, settings.payload_bytes, "this bulk operation")
         await self._app.open()
         if fields:  # what cannot be searched for is said now, and not by a worker
             await self._app.store.find(Query(home, inner=False, fields=which.fields, limit=1))

@@ -163,7 +163,7 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
     await app.open()
     filters = {"cause": which.cause, "workflow": which.workflow, "oldest": oldest}
     purpose = Purpose(which.tenant, "dead", filters)
-    place = await begin(app.cursors, purpose, limit, cursor)
+    limit, place = await begin(app.cursors, purpose, limit, cursor)
     after = None if place is None else (place.at, place.id)
     first = heapq.nsmallest if oldest else heapq.nlargest
     best: list[Dead] = []

@@ -21,8 +21,8 @@ from perdure.flows.cron import to_micros
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
-#: Heads that are counted at most, and read at once.
-MOST, _PAGE = 50_000, 500
+#: Heads that are read at once.
+_PAGE = 500
 
 
 class Durations(Struct, frozen=True):
@@ -75,7 +75,7 @@ async def stats(
     took: dict[str, list[float]] = defaultdict(list)
     total, complete = 0, True
     async for head in _all(app, query):
-        if total == MOST:
+        if total == app.settings.counted:
             complete = False
             break
         total += 1

@@ -29,7 +29,6 @@ from perdure.errors import (
     ExecutionExists,
     ExecutionNotFound,
     InvalidValue,
-    LimitReached,
     NotRegistered,
     UsageError,
 )
@@ -49,18 +48,17 @@ from perdure.flows.schedule import (
     schedule,
 )
 from perdure.runtime.callers import showing
-from perdure.runtime.checks import checked_id
+from perdure.runtime.checks import checked_id, checked_standing
 from perdure.runtime.managing import timetables
 from perdure.runtime.managing.noting import noted
 from perdure.runtime.managing.scheduled import Schedule, told
+from perdure.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _PAGE = 500
-#: Bytes: a schedule with its arguments is in its log once for each fire.
-LARGEST = 100_000
 _DAY = 86_400_000_000
 
 
@@ -103,7 +101,7 @@ class Schedules:
         target = await self._target(workflow, args, version, home)
         now = self._app.clock.now()
         times = timetables.made(cron, every, at, timezone, start, end, now)
-        spec = _checked(Spec(name, target, times, overlap, catch_up, micros(jitter), note), now)
+        spec = _checked(Spec(name, target, times, overlap, catch_up, micros(jitter), note), now, self._app.settings)
         newest = await self._newest(name, home)
         if newest is None or newest.status in ENDED:
             key = _key(home, name, 1 if newest is None else _generation(newest) + 1)
@@ -154,7 +152,7 @@ class Schedules:
         change = {field: msgspec.to_builtins(value) for field, value in change.items() if value is not None}
         if not change:
             raise UsageError(f"nothing is given that could change in the schedule {name!r}")
-        _checked(changed(spec, change), now)
+        _checked(changed(spec, change), now, self._app.settings)
         await self._wish(head, "change", change, by)
 
     @noted("schedules.pause")
@@ -324,7 +322,7 @@ def _generation(head: Head) -> int:
     return int(head.key.rpartition("~")[2]) if "~" in head.key else 1
 
 
-def _checked(spec: Spec, now: int) -> Spec:
+def _checked(spec: Spec, now: int, settings: Settings) -> Spec:
     _named(spec.name)
     try:
         msgspec.convert(msgspec.to_builtins(spec), Spec)
@@ -333,11 +331,7 @@ def _checked(spec: Spec, now: int) -> Spec:
     timetables.check(spec.times)
     if spec.jitter > _DAY:
         raise InvalidValue(f"the jitter of the schedule {spec.name!r} is longer than a day: choose other times instead")
-    if len(encode(spec)) > LARGEST:
-        raise LimitReached(
-            f"the schedule {spec.name!r} has more than {LARGEST:,} bytes, and is in its log again and again: give a"
-            " reference to the data"
-        )
+    checked_standing(encode(spec), settings.standing_bytes, settings.payload_bytes, f"the schedule {spec.name!r}")
     if spec.times.after(now) is None:
         raise InvalidValue(f"the schedule {spec.name!r} would never start anything: all its times are over")
     return spec

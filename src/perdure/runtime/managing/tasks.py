@@ -237,7 +237,7 @@ class Tasks:
             more["state"] = status
         sought: list[_Fields] = [{**fields, **more} for fields in wanted]
         purpose = Purpose(home, "tasks", {"status": status, "execution": execution, "fields": sought})
-        place = await finding.begin(app.cursors, purpose, limit, cursor)
+        limit, place = await finding.begin(app.cursors, purpose, limit, cursor)
         heads: dict[str, Head] = {}
         goes_on = False
         for fields in sought:

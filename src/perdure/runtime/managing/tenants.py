@@ -37,8 +37,6 @@ HOME = "tenants:"
 #: What workers are told when something has changed.
 NEWS = "tenants:"
 _PAGE = 500
-#: Executions that are counted for `quota`, at most.
-_MOST = 100_000
 _RECEIVED = ev.NUMBERS[ev.EventReceived]
 
 
@@ -129,11 +127,12 @@ class Tenants:
         return sorted(found, key=lambda one: one.tenant)
 
     async def quota(self, tenant: str) -> Quota:
-        """What a tenant may have running, and has; counted up to 100,000."""
+        """What a tenant may have running, and has; counted up to the quota, and at least to the setting `counted`."""
         key = key_of(HOME, checked_tenant(tenant))
         await self._app.open()
         record = _shown(await self._app.store.head(key))
-        running = await self._app.store.begun(tenant, _MOST)
+        most = max(self._app.settings.counted, record.running or 0)
+        running = await self._app.store.begun(tenant, most)
         return Quota(tenant, record.suspended, running, record.running)
 
     async def _write(self, tenant: str, deed: Deed, by: str) -> None:

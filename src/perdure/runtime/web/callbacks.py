@@ -27,6 +27,8 @@ from perdure.runtime.web.outbound import Outbound, Reply
 from perdure.runtime.web.sinks import Sink
 
 _RETRY = Retry(attempts=0, first="1s", factor=3, cap="1h", elapsed="24h")
+#: Seconds: whoever asks for a longer pause by Retry-After is asked again after this one.
+LONGEST_PAUSE = 3600.0
 _HEADERS = {"content-type": STRUCTURED, "user-agent": "perdure"}
 
 
@@ -94,4 +96,4 @@ async def _post(house: House, url: str, secret: str, id: str, event: CloudEvent)
 
 def _retry_after(reply: Reply) -> float | None:
     text = reply.header("retry-after")
-    return min(float(text), 3600.0) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    return min(float(text), LONGEST_PAUSE) if text.isascii() and text.isdecimal() and len(text) < 10 else None

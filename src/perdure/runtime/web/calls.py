@@ -26,7 +26,7 @@ from perdure.errors import (
 )
 from perdure.flows import calls as actions  # noqa: F401 - every worker has them, whatever it has seen
 from perdure.flows.current import Attempt
-from perdure.flows.reading import read
+from perdure.flows.reading import description, read
 from perdure.runtime.web.credentials import Credentials, House, Issuing, Kept, answered
 from perdure.runtime.web.operations import placed
 from perdure.runtime.web.outbound import Reply
@@ -41,10 +41,11 @@ _SHORTEST = 4
 class Calls:
     """See the module."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, description_bytes: int) -> None:
         self._house = house
         self._issuing = Issuing(house)
         self._documents = Kept(DOCUMENTS)
+        self._most = description(description_bytes)
 
     async def http(self, call: HttpCall, attempt: Attempt) -> Any:
         with _told():
@@ -102,7 +103,7 @@ class Calls:
         reply = await self._follow(wire, True, credentials)
         if reply.status != 200:
             output_of(wanted, wire, reply)
-        found = await asyncio.to_thread(read, reply.body, "the description of the API")
+        found = await asyncio.to_thread(read, reply.body, "the description of the API", self._most)
         if call.access is None:
             self._documents.put(key, found, now + KEPT_FOR)
         return found

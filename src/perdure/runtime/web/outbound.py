@@ -99,7 +99,7 @@ class Outbound:
                 async with self._connected(target) as (reader, writer):
                     return await self._exchange(reader, writer, method, target, sent, body)
         except TimeoutError:
-            raise AnswerLate(f"{target.host} took longer than {self._total:g} s to answer") from None
+            raise AnswerLate(f"{target.host} took longer than {self._total:g} s to answer (outbound_timeout)") from None
         except (OSError, EOFError) as error:  # ssl.SSLError is an OSError
             raise External(f"the call to {target.host} broke off: {error or type(error).__name__}") from error
 
@@ -109,7 +109,9 @@ class Outbound:
             async with asyncio.timeout(self._connect_within):
                 reader, writer = await self._connect(target)
         except TimeoutError:
-            raise Unreachable(f"{target.host} cannot be reached within {self._connect_within:g} s") from None
+            raise Unreachable(
+                f"{target.host} cannot be reached within {self._connect_within:g} s (outbound_connect)"
+            ) from None
         try:
             yield reader, writer
         finally:
@@ -169,7 +171,7 @@ class Outbound:
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > self._most:
-                    raise External(f"the answer of {host} has more than {self._most:,} bytes")
+                    raise External(f"the answer of {host} has more than {self._most:,} bytes (outbound_bytes)")
             elif isinstance(event, h11.EndOfMessage):
                 return Reply(status, headers, bytes(body))
             elif not isinstance(event, h11.InformationalResponse):
