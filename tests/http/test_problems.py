@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from perdure import Perdure, errors, event, workflow
 from perdure.core.records import Head, Mail, Query, Sent, Start, Started
+from perdure.core.trouble import name_of
 from perdure.http import problems
 from perdure.http.api import ALL, api
 from perdure.http.problems import STATUS, problem_of
@@ -275,7 +276,7 @@ def test_what_the_store_says_of_itself_is_for_the_log(kind: type[Exception], cap
     async def main(door: Door) -> None:
         for method, path, body in (("POST", E, BEGIN), ("GET", E, None), ("GET", f"{E}/h1", None)):
             answer = await door(method, path, body)
-            status, name = answer.status_code, problems.type_of(kind.__name__).rpartition(":")[2]
+            status, name = answer.status_code, name_of(kind.__name__).rpartition(":")[2]
             assert status in (410, 503)
             found = told(answer, status, name, path)
             number = found.detail.rpartition(" ")[2].rstrip(")")

@@ -44,7 +44,7 @@ def is_problem(details: Any) -> bool:
 
 
 def name_of(error: str) -> str:
-    """The type of a problem, by the class of the error.
+    """The type of a problem, by the class of the error; for ever the same.
 
     >>> name_of("CardDeclined")
     'urn:perdure:problem:card-declined'

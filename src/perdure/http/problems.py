@@ -9,7 +9,6 @@ is a failure of ours where we read what we have written.
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from perdure import errors
-from perdure.core.trouble import URN
+from perdure.core.trouble import URN, name_of
 
 log = logging.getLogger("perdure.http")
 MEDIA = "application/problem+json"
-_WORDS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
@@ -90,11 +88,6 @@ _INSIDE: list[tuple[type[BaseException], str]] = [
 _RETRY = {"Retry-After": "1"}
 
 
-def type_of(name: str) -> str:
-    """`ExecutionNotFound` is `urn:perdure:problem:execution-not-found`, for ever."""
-    return f"{URN}{_WORDS.sub('-', name).lower()}"
-
-
 def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[str, str]]:
     """The problem that an error is, and the headers that go with it."""
     if isinstance(error, Refused):
@@ -106,14 +99,14 @@ def problem_of(error: BaseException, instance: str) -> tuple[Problem, Mapping[st
     number = _number()
     log.error("%s: a request failed", number, exc_info=error)
     detail = f"something went wrong here, not with the request; the log of the server has it under {number}"
-    return Problem(type_of("Internal"), "Internal", 500, detail, instance), {}
+    return Problem(name_of("Internal"), "Internal", 500, detail, instance), {}
 
 
 def _known(error: BaseException, status: int, instance: str) -> Problem:
     name = type(error).__name__
     found = [msgspec.to_builtins(one) for one in getattr(error, "problems", ())]
     execution = str(getattr(error, "key", "") or "").partition("/")[2]
-    return Problem(type_of(name), name, status, _words(error), instance, execution, found)
+    return Problem(name_of(name), name, status, _words(error), instance, execution, found)
 
 
 def _words(error: BaseException) -> str:
