@@ -15,7 +15,6 @@ from msgspec import Struct
 from perdure import Perdure, errors, event, workflow
 from perdure.core.records import Head, Mail, Query, Sent, Start, Started
 from perdure.core.trouble import name_of
-from perdure.http import problems
 from perdure.http.api import ALL, api
 from perdure.http.problems import STATUS, problem_of
 from perdure.stores.memory import MemoryStore
