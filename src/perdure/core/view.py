@@ -47,7 +47,7 @@ class ActionState(Struct):
     ref: int
     name: str
     args: Any = None
-    status: str = "open"  # open, retrying, completed, failed, cancelled
+    status: str = "open"  # open, retrying, spent, completed, failed, cancelled
     attempts: int = 0
     began: int | None = None
     ended: int | None = None
@@ -134,7 +134,9 @@ def fold(state: State, row: Row) -> State:
         case ev.Stuck():
             state.status, state.stuck = "stuck", event
         case ev.Redriven():
-            state.status, state.stuck = "open", None
+            state.status, state.stuck = "open" if state.paused is None else "paused", None
+            for action in state.actions.values():
+                action.status = "retrying" if action.status == "spent" else action.status
         case ev.Published():
             state.published = _decode(event.state)
         case ev.EventReceived():
@@ -189,8 +191,9 @@ def _fold_action(
         case ev.ActionProgressed():
             known.attempts, known.progress = event.attempt, _decode(event.details)
         case ev.ActionAttempted():
-            known.status, known.attempts, known.error = "retrying", event.attempt, event.error
-            known.began, known.next, known.worker = event.began, event.due, event.worker or known.worker
+            known.attempts, known.error = event.attempt, event.error
+            known.status, known.next = ("spent", None) if event.spent else ("retrying", event.due)
+            known.began, known.worker = event.began, event.worker or known.worker
         case ev.ActionSettled():
             known.status = "completed" if event.error is None else "failed"
             known.attempts, known.error, known.result = event.attempts, event.error, _decode(event.result)
@@ -247,10 +250,10 @@ def _text(event: ev.Event, at: int) -> str:
                 return f"{event.name} failed: {event.error.type}: {event.error.message}{tries}"
             return f"{event.name} → {short(event.result, 80)}{took}{tries}"
         case ev.ActionAttempted():
-            wait = show(max(0, event.due - at))
+            then = "none is left" if event.spent else f"again in {show(max(0, event.due - at))}"
             if event.put_off:
-                return f"{event.name} put off: {event.error.message}; again in {wait}"
-            return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; again in {wait}"
+                return f"{event.name} put off: {event.error.message}; {then}"
+            return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; {then}"
         case ev.ActionScheduled():
             return f"{event.name} on queue {event.queue}"
         case ev.ActionStarted() | ev.ActionCancelled():
@@ -335,6 +338,9 @@ def why(head: Head, state: State, now: int, kept: Reason | None = None, stands: 
         stuck = waits.get("stuck") or {}
         text = f"{stuck.get('cause')}: {stuck.get('reason')}; mend it, then retry the execution"
         reasons.append(Reason("person", text, moment(waits.get("since") or head.changed_at)))
+    elif head.holder is not None and state.stuck is not None:
+        text = f"{state.stuck.cause}: {state.stuck.reason}; it will be stuck as soon as what still runs is over"
+        reasons.append(Reason("person", text, moment(state.at)))
     elif head.holder is not None:
         waits = stands or {}  # what the summary has is of before it was held
         reasons += _at_work(waits, state, now)

@@ -18,6 +18,7 @@ from perdure.core.events import NULL, Error
 from perdure.core.failures import Recorded
 from perdure.core.records import ACTION
 from perdure.core.replay import Replay
+from perdure.core.retry import Spent
 from perdure.flows.action import Action
 from perdure.flows.workflow import Workflow
 
@@ -39,9 +40,10 @@ class Order(Struct, frozen=True, omit_defaults=True):
     heartbeat: int | None = None
     step: float = 0.0
     version: int = 0  # how far the log of the execution was that asked; 0 is not known
+    spent: Spent = "fail"
 
 
-_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step")
+_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step", "spent")
 _LIMITS = ("timeout", "deadline", "heartbeat")
 _decode = msgspec.json.Decoder(Order).decode
 
@@ -64,6 +66,7 @@ def order(action: Action[..., Any], args: Raw, key: str, caller: str, version: i
         how.heartbeat,
         seconds(retry.step),
         version,
+        retry.spent,
     )
     return Raw(msgspec.json.encode(wanted))
 

@@ -132,10 +132,16 @@ class Call(Struct, frozen=True):
     def _plain(self, action: Action[..., Any]) -> Action[..., Any]:
         changes: dict[str, Any] = {}
         if self.retries is not None:
-            changes["retry"] = policy(self.retries, action.how.retry.fatal)
+            changes["retry"] = _policy(self.retries, action.how.retry)
         if self.timeout is not None:
             changes["timeout"] = micros(self.timeout)
         return _Plain(action, structs.replace(action.how, **changes) if changes else action.how)
+
+
+def _policy(retries: int | Retry, own: Retry) -> Retry:
+    """That of one call. Definitions that are data have no word for `spent`: what the action says of it stands."""
+    wanted = policy(retries, own.fatal, own.spent)
+    return wanted if own.spent == "fail" else structs.replace(wanted, spent=own.spent)
 
 
 class _Plain(Action[..., Any]):

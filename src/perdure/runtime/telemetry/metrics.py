@@ -152,7 +152,7 @@ class Histogram:
 Metric: TypeAlias = Counter | Pairs | Gauge | QueueGauge | Histogram
 
 #: Why executions wait for a person: the causes of Stuck events.
-CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "engine")
+CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "attempts", "engine")
 #: What goes wrong on the way of an event into its log.
 TROUBLES = (
     "store",  # it refused or was out of reach; tried again
