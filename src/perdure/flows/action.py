@@ -32,6 +32,10 @@ R = TypeVar("R")
 Call: TypeAlias = Coroutine[object, None, R]
 
 
+#: Stands for the policy of an action whose code is not here: the one that it has where it runs.
+DECLARED = Retry()
+
+
 class Options(Struct, frozen=True):
     """How an action is run; times in microseconds."""
 

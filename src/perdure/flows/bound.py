@@ -21,7 +21,7 @@ from perdure.core.failures import action_failed
 from perdure.core.replay import Replay
 from perdure.core.retry import Retry, policy
 from perdure.errors import NotRegistered
-from perdure.flows.action import Action, Options
+from perdure.flows.action import DECLARED, Action, Options
 from perdure.flows.registry import registry
 
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -174,7 +174,7 @@ class Absent(Action[..., Any]):
         self.version = bound.version
         self.description = ""
         self.is_async = True
-        self.how = Options(queue=bound.queue, external=bound.external)
+        self.how = Options(DECLARED, queue=bound.queue, external=bound.external)
         self.compensation = None if bound.undo is None else Absent(bound.undo)
         self.call_key = self.caller = ""
 
