@@ -6,8 +6,8 @@ or happen now; what the code asks for comes out as open actions, children and ou
 - Commands are numbered by one counter per execution (`ref`). Whatever the log records under a number must be what the
   code asks for under it; otherwise Nondeterminism, naming the first command that differs.
 - Inputs that arrive while the execution is paused or stuck are kept back and driven at Resumed or Redriven, in order.
-- An action whose attempts were spent has all of them anew, and all of its time, from Redriven on; the time in which it
-  was stuck is none that a clean-up had.
+- An action whose attempts were spent has all of them anew, and all of its time, from Redriven on; a clean-up that was
+  stuck for it has the time that it had left.
 - Outputs that the log already has are not given out again, so a replay of the whole log gives out nothing.
 - Time is the time of the event being applied. Nothing here reads a clock.
 """
@@ -114,7 +114,7 @@ class Replay(Asking):
                 self._stuck_at = at if self.stuck is None else self._stuck_at
                 self.stuck = event
             case ev.Redriven():
-                if self.stuck is not None:
+                if self._spent:
                     self._renew(at)
                 self.stuck = None
                 self._drive_backlog(at)
@@ -149,7 +149,7 @@ class Replay(Asking):
             self._drive(*self._backlog.pop(0), at)
 
     def _renew(self, at: int) -> None:
-        """It was stuck until now: neither the actions that made it so nor a clean-up lose that time."""
+        """It waited for a person until now: neither the actions that it waited for nor a clean-up lose that time."""
         for ref in self._spent & self.actions.keys():
             self.actions[ref].since = at
         self._spent.clear()
