@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import Raw, structs
 
 from perdure import (
     ActionFailed,
@@ -20,12 +21,18 @@ from perdure import (
     event,
     workflow,
 )
+from perdure.core import events as ev
+from perdure.core.replay import Replay
 from perdure.core.view import Entry
 from perdure.errors import UsageError
+from perdure.flows.apart import Apart, order
+from perdure.flows.bound import Call, bind
 from perdure.flows.registry import registry
 from perdure.runtime.managing.dead import examine
 from perdure.runtime.run import Run
 from perdure.testing import World
+from tests.flows import documenting
+from tests.flows.making import body
 
 #: What is wrong with the world outside, by the name of what it is wrong with.
 ill: set[str] = set()
@@ -509,6 +516,7 @@ async def test_one_that_runs_apart_is_its_own_dead_letter(world: World) -> None:
     await elsewhere.until("stuck")
     [dead] = (await world.app.dead(cause="attempts")).dead
     assert (dead.id, dead.workflow, await run.status()) == ("o.1", "action:spent-apart", "waiting")
+    assert "as execution o.1, which is stuck (attempts): mend it, then retry o.1" in str(await run.why())
     await mend_and_retry(elsewhere)
     assert await run.result() == "apart"
     assert numbers("apart") == [1, 2, 3, 4]
@@ -607,6 +615,21 @@ async def test_who_wants_to_hear_of_an_open_circuit_hears_of_it(world: World) ->
     assert (await last(run, "Failed")).text.startswith("CircuitOpen")
 
 
+async def test_why_tells_of_a_child_that_is_stuck(world: World) -> None:
+    @workflow(name="spent-parent")
+    async def parent() -> list[str]:
+        return await spent_order("tea")
+
+    ill.add("tea")
+    run = await world.start(parent, id="p")
+    await run.until("waiting")
+    child = world.app.get("p.1")
+    await child.until("stuck")
+    assert "waits for the child p.1, which is stuck (attempts): mend it, then retry p.1" in str(await run.why())
+    await mend_and_retry(child)
+    assert await run.result() == ["tea packed", "tea"]
+
+
 async def test_it_holds_for_actions_with_places_in_the_fleet(world: World) -> None:
     @action(name="spent-everywhere", everywhere=1, retries=SPENT)
     async def rare(name: str) -> str:
@@ -622,6 +645,65 @@ async def test_it_holds_for_actions_with_places_in_the_fleet(world: World) -> No
     assert await world.run(rarely, "well") == "well"  # its place was given back
     await mend_and_retry(run)
     assert await run.result() == "rare"
+
+
+def spent_graph(retries: int | None) -> dict[str, Any]:
+    more = {} if retries is None else {"retries": retries}
+    call = {"action": "spent_ship", "with": {"parcel": "tea"}, **more}
+    return body("spent-graph", {"start": "trigger", "ship": ("action", call)}, "start > ship")
+
+
+def spent_machine(retries: Any) -> dict[str, Any]:
+    more = {} if retries is None else {"retries": retries}
+    ship = {"action": "spent_ship", "with": {"parcel": "tea"}, "name": "shipped", **more}
+    states = {"ships": {"entry": [ship], "always": "done"}, "done": {"final": True}}
+    return {"machine": "spent-machine", "initial": "ships", "states": states}
+
+
+@pytest.mark.parametrize(
+    ("made", "attempts"),
+    [
+        (spent_graph(None), 3),
+        (spent_graph(1), 2),
+        (spent_machine(None), 3),
+        (spent_machine(1), 2),
+        (spent_machine({"attempts": 2, "first": "1s"}), 2),
+        (documenting.body("spent-document", {"ship": {"call": "spent_ship", "with": {"parcel": "tea"}}}), 3),
+    ],
+    ids=["graph", "graph-retries", "machine", "machine-retries", "machine-policy", "document"],
+)
+async def test_definitions_that_are_data_honour_what_the_action_declares(
+    world: World, made: dict[str, Any], attempts: int
+) -> None:
+    published = await world.app.definitions.publish(made)
+    ill.add("tea")
+    run = await world.app.start(published.name)
+    await run.until("stuck")
+    assert numbers("tea") == [*range(1, attempts + 1)]
+    assert (await run.log())[-1].data["cause"] == "attempts"
+    await mend_and_retry(run)
+    await run.until("completed")
+    assert numbers("tea") == [*range(1, attempts + 2)]
+
+
+def test_an_action_whose_code_is_elsewhere_keeps_its_own_policy() -> None:
+    @action(name="spent-unknown", retries=SPENT, timeout="5s")
+    async def unknown() -> None: ...
+
+    def ordered(call: Call) -> Any:
+        spec = call.spec()
+        assert spec.absent
+        replay = Replay("default/o.1", Apart(unknown))
+        replay.feed(ev.Started("action:spent-unknown", 2, order(spec, Raw(b"[]"), "key", "default/o", 1)), 1, 1)
+        how = replay.actions[1].spec.how
+        replay.evict()
+        return how
+
+    bound = structs.replace(bind(unknown), version=2)  # no such version is here
+    own = ordered(Call(bound))
+    assert (own.retry, own.timeout) == (SPENT, 5_000_000)
+    given = ordered(Call(bound, 6, "1s"))
+    assert (given.retry, given.timeout) == (Retry(attempts=7), 1_000_000)
 
 
 # The log alone decides.

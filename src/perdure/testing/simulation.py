@@ -45,7 +45,7 @@ CHAOS = 30.0
 AFTER = 60.0
 PAUSED, RESUMED, CANCEL_REQUESTED = ev.NUMBERS[ev.Paused], ev.NUMBERS[ev.Resumed], ev.NUMBERS[ev.CancelRequested]
 #: Actions of programs that leave nothing to undo.
-NEVER_AFTER_CANCEL = ("perdure.program.act", "perdure.program.flaky", "perdure.program.once")
+NEVER_AFTER_CANCEL = tuple(f"perdure.program.{name}" for name in ("act", "flaky", "fragile", "once"))
 TIMER_FIRED = ev.NUMBERS[ev.TimerFired]
 #: How many of the last lines of a run are shown when it fails.
 LINES = 30
