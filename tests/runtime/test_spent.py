@@ -12,11 +12,14 @@ from perdure import (
     ActionFailed,
     Breaker,
     Contention,
+    Do,
     ExecutionFailed,
     ExecutionStuck,
     External,
+    Machine,
     Permanent,
     Retry,
+    State,
     action,
     event,
     workflow,
@@ -146,6 +149,7 @@ async def test_dead_letters_list_it_under_its_cause(world: World) -> None:
     assert await run.result() == ["tea packed", "tea"]
     worker = world.workers[0].app.worker
     assert worker is not None and worker.metrics.stuck.counts["attempts"] == 1
+    assert [worker.metrics.actions.counts[outcome] for outcome in ("retried", "failed", "ok")] == [2, 1, 2]
 
 
 async def test_the_workflow_sees_nothing_of_it(world: World) -> None:
@@ -684,6 +688,17 @@ async def test_definitions_that_are_data_honour_what_the_action_declares(
     await mend_and_retry(run)
     await run.until("completed")
     assert numbers("tea") == [*range(1, attempts + 2)]
+
+
+def test_the_fingerprint_of_a_machine_without_it_is_what_it_was() -> None:
+    """Other code redrives what is stuck: a release of the engine is none."""
+
+    def made(policy: Retry) -> str:
+        states = {"new": State(entry=[Do(spent_pack, ["tea"], retries=policy)], final=True)}
+        return Machine("spent-fingerprint", initial="new", states=states).fingerprint
+
+    assert made(Retry(attempts=3)) == "0b861bdb145846d274502582b02ddb4c82cb6e56ea0feb02ca89c9bbf10a64b7"
+    assert made(Retry(attempts=3, spent="stuck")) != made(Retry(attempts=3))
 
 
 def test_an_action_whose_code_is_elsewhere_keeps_its_own_policy() -> None:

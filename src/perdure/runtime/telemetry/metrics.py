@@ -238,7 +238,7 @@ class Metrics:
             case ev.ActionSettled():
                 outcome = "ok" if event.error is None else "failed"
             case ev.ActionAttempted():
-                outcome = "retried"
+                outcome = "failed" if event.spent else "retried"
             case _:
                 return  # there was no room for it: it runs elsewhere, and is counted there
         self.actions.counts[outcome] += 1
