@@ -114,8 +114,7 @@ class Replay(Asking):
                 self._stuck_at = at if self.stuck is None else self._stuck_at
                 self.stuck = event
             case ev.Redriven():
-                if self._spent:
-                    self._renew(at)
+                self._renew(at)
                 self.stuck = None
                 self._drive_backlog(at)
             case ev.Restarted():
@@ -150,10 +149,11 @@ class Replay(Asking):
 
     def _renew(self, at: int) -> None:
         """It waited for a person until now: neither the actions that it waited for nor a clean-up lose that time."""
-        for ref in self._spent & self.actions.keys():
-            self.actions[ref].since = at
+        spent = self._spent & self.actions.keys()
         self._spent.clear()
-        if self.cancel is not None and self.cancel.deadline:
+        for ref in spent:
+            self.actions[ref].since = at
+        if spent and self.cancel is not None and self.cancel.deadline:
             self.cancel = structs.replace(self.cancel, deadline=self.cancel.deadline + at - self._stuck_at)
 
     def _drive(self, event: ev.Event, version: int, at: int) -> None:
