@@ -121,10 +121,9 @@ async def test_a_redrive_gives_all_attempts_anew_under_the_same_key(world: World
     await run.until("stuck")
     began = world.now()
     await run.retry()
-    await run.until("running", "waiting")
-    assert (await run.state()).actions[2].status == "retrying"
-    while [entry.type for entry in await run.log()].count("Stuck") < 2:
+    while (await types(run)).count("Stuck") < 2:
         await asyncio.sleep(0.1)
+    assert (await run.state(at=(await last(run, "Redriven")).version)).actions[2].status == "retrying"
     assert 3 <= (world.now() - began).total_seconds() < 3.5  # one second, then two: as at the beginning
     assert numbers("tea") == [1, 2, 3, 4, 5, 6]
     assert "6 were made" in (await last(run, "Stuck")).text
@@ -184,6 +183,19 @@ async def test_what_no_repetition_can_help_fails_as_ever(world: World) -> None:
         assert await types(run) == ["Started", "ActionSettled", "Failed"]
 
 
+async def test_what_may_happen_once_only_fails_as_ever(world: World) -> None:
+    @action(name="spent-at-most-once", at_most_once=True)
+    async def at_most_once() -> None:
+        raise ConnectionError("who knows")
+
+    @workflow(name="spent-only-once")
+    async def only_once() -> None:
+        await at_most_once.options(retries=SPENT)()
+
+    run = await world.start(only_once)
+    await run.until("failed")
+
+
 @pytest.mark.parametrize("limit", ["elapsed", "deadline"])
 async def test_time_that_is_spent_is_given_anew(world: World, limit: str) -> None:
     policy = Retry(attempts=0, first="4s", factor=1, jitter=0, spent="stuck")
@@ -192,6 +204,7 @@ async def test_time_that_is_spent_is_given_anew(world: World, limit: str) -> Non
 
     @action(name=f"spent-{limit}", retries=policy, deadline="10s" if limit == "deadline" else None)
     async def timely() -> str:
+        await asyncio.sleep(0.5)
         return try_it("time")
 
     @workflow(name=f"spent-by-{limit}")
@@ -231,6 +244,8 @@ async def test_contention_is_free_again_after_a_redrive(world: World) -> None:
     assert "102 were made" in (await last(run, "Stuck")).text
     await run.retry()
     assert await run.result() == 150
+    tries = [entry.data for entry in await run.log() if entry.type == "ActionAttempted"]
+    assert [one["free"] for one in tries] == [*range(1, 101), 100, 100, *range(1, 48)]
 
 
 # What else goes on meanwhile.
@@ -402,6 +417,7 @@ async def test_who_does_not_want_a_clean_up_gets_none(world: World, verb: str) -
     await run.until("stuck")
     await (run.cancel(now=True) if verb == "cancel" else world.app.purge(run.id))
     await run.until("cancelled")
+    assert (await types(run))[-3:] == ["Stuck", "CancelRequested", "Cancelled"]
     assert (await run.log())[-1].data["forced"] is True
     assert numbers("refund") == []
 
@@ -454,6 +470,33 @@ async def test_a_clean_up_that_was_stuck_has_the_time_that_it_had_left(world: Wo
     await run.until("cancelled")
     assert numbers("refund") == [1, 2, 3, 4]
     assert (await run.log())[-1].data.get("forced") is None
+
+
+@pytest.mark.parametrize(("spent", "deadline"), [(True, 12_000), (False, 5_000)])
+def test_the_limit_of_a_clean_up_stands_still_from_the_first_time_that_it_is_stuck(spent: bool, deadline: int) -> None:
+    @workflow(name="spent-cleans")
+    async def cleans() -> None:
+        try:
+            await event("never")
+        finally:
+            await spent_ship("tea")
+
+    args, error = Raw(b'["tea"]'), ev.Error("ConnectionError", "ill")
+    replay = Replay("default/cleans", cleans)
+    for version, (at, fed) in enumerate(
+        [
+            (1000, ev.Started("spent-cleans", 1, Raw(b"[]"))),
+            (2000, ev.CancelRequested(deadline=5000)),
+            (3000, ev.ActionAttempted(1, "spent_ship", args, 3, error, 3000, spent=spent)),
+            (3000, ev.Stuck("attempts" if spent else "lapses", "ill")),
+            (7000, ev.Stuck("sealed", "no key")),
+            (10_000, ev.Redriven()),
+        ],
+        1,
+    ):
+        replay.feed(fed, version, at)
+    assert (replay.next_due(4000), replay.actions[1].timed) == (deadline, 10_000 if spent else 2000)
+    replay.evict()
 
 
 async def test_what_nobody_awaits_any_more_just_fails(world: World) -> None:
@@ -590,15 +633,26 @@ async def test_an_open_circuit_uses_up_time_and_then_it_is_stuck(world: World) -
     async def guards() -> str:
         return await guarded()
 
+    async def put_off() -> dict[str, Any]:
+        entry = await last(run, "ActionAttempted")
+        assert entry.text.endswith("left alone for a while; none is left")
+        assert entry.data["due"] == entry.data["began"]  # no reason to wait when somebody has mended it
+        return entry.data
+
     ill.add("guarded")
     run = await world.start(guards)
     await run.until("stuck")
     assert "2 were made, and at last it failed with CircuitOpen" in (await last(run, "Stuck")).text
-    assert (await run.log())[-2].text.endswith("left alone for a while; none is left")
-    await world.advance("1h")
-    await mend_and_retry(run)
+    assert (await put_off())["put_off"] == 1
+    await run.retry()  # too soon
+    while (await types(run)).count("Stuck") < 2:
+        await asyncio.sleep(0.1)
+    assert (await put_off())["put_off"] == 1
+    await world.advance("14s")
+    await mend_and_retry(run)  # the pause of the circuit is over before its time is
     assert await run.result() == "well"
     assert numbers("guarded") == [1, 2, 3]
+    assert (await types(run)).count("Stuck") == 2
 
 
 async def test_who_wants_to_hear_of_an_open_circuit_hears_of_it(world: World) -> None:

@@ -140,7 +140,7 @@ class Call(Struct, frozen=True):
 
 def _policy(retries: int | Retry, own: Retry) -> Retry:
     """That of one call. Definitions that are data have no word for `spent`: what the action says of it stands."""
-    wanted = policy(retries, own.fatal, own.spent)
+    wanted = policy(retries, own.fatal)
     return wanted if own.spent == "fail" else structs.replace(wanted, spent=own.spent)
 
 

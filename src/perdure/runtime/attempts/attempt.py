@@ -387,7 +387,7 @@ class Running:
         # The start of an at_most_once action is in the log already, so it cannot wait for another.
         at_once = breaker.fail_fast or self.action.how.at_most_once
         late = self.action.how.retry.too_late(now + delay - asked.timed) or verdict.past_deadline(asked, now + delay)
-        spent = late and not at_once and verdict.waits_for_a_person(asked)
+        spent = late and verdict.waits_for_a_person(asked)
         if at_once or (late and not spent):
             return ev.ActionSettled(asked.ref, name, asked.args, ev.NULL, failure, asked.attempts, now)
         due, times = now if spent else now + delay, asked.put_off + 1
