@@ -115,6 +115,23 @@ def test_a_stuck_execution_is_mended_or_not(waiting: Shop, monkeypatch: pytest.M
     assert waiting.json("replay", "shop.py", "--check")["counts"] == {"mended": 1}
 
 
+def test_of_one_whose_attempts_are_spent_the_code_fits_or_diverges(shop: Shop) -> None:
+    spends = (
+        "from perdure import Retry, action, workflow\n"
+        "@action(retries=Retry(attempts=2, first='1ms', spent='stuck'))\n"
+        "async def ship() -> None: raise ConnectionError('refused')\n"
+        "@action\nasync def other() -> None: ...\n"
+        "@workflow\nasync def sends() -> None: await ship()\n"
+    )
+    shop.file.write_text(spends)
+    shop.work("sends", [], "s", "Stuck")
+    assert "2, then stuck" in shop.out("actions", "shop.py")
+    assert "attempts of ship (command 1) are spent" in shop.out("dead", "show", "s")
+    assert shop.json("replay", "shop.py", "--check")["counts"] == {"fits": 1}
+    shop.file.write_text(spends.replace("await ship()", "await other()"))
+    assert shop.json("replay", "shop.py", "--check", code=1)["counts"] == {"diverges": 1}
+
+
 def test_replay_begins_at_the_newest_restart(shop: Shop) -> None:
     shop.file.write_text(
         "import asyncio\n"

@@ -71,6 +71,10 @@ def look(replay: Replay) -> dict[str, Any]:
     """All that can be seen of an execution in memory."""
     return {
         "actions": {ref: (asked.spec.name, text(asked.args), asked.at) for ref, asked in replay.actions.items()},
+        "attempts": {
+            ref: (asked.attempts, asked.free, asked.spent, asked.timed, asked.unwanted)
+            for ref, asked in replay.actions.items()
+        },
         "children": {ref: (asked.spec.name, text(asked.args)) for ref, asked in replay.children.items()},
         "lasting": sorted(replay.lasting),
         "timers": {ref: replay.due_of(handle) for ref, handle in replay.loop.timers.items()},
@@ -306,6 +310,22 @@ class Drive:
 
     def below(self, limit: int) -> int:
         return int(self.random.random() * limit)  # the most stable of all draws across Pythons
+
+
+class Spending(Drive):
+    """A run whose attempts are spent now and then: it is stuck, until somebody redrives it or wants it cancelled."""
+
+    def bookkeeping(self) -> None:
+        waiting = [asked for ref, asked in self.replay.actions.items() if ref not in self.settled]
+        dice = self.noise.randrange(6)
+        if dice < 3 and waiting:
+            one, error = waiting[dice % len(waiting)], ev.Error("OSError", "ill")
+            number = one.attempts + 1
+            self.note(ev.ActionAttempted(one.ref, one.spec.name, one.args, number, error, self.at, spent=dice < 2))
+            if dice < 2 and self.replay.stuck is None:
+                self.note(ev.Stuck("attempts", "spent", place=f"/actions/{one.ref}/{one.spec.name}"))
+        elif dice == 3:
+            self.go_on()
 
 
 # --- the laws --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tests.corpus.drive import (
     Broken,
     Case,
     Drive,
+    Spending,
     cases,
     commands_of,
     digest_of,
@@ -111,6 +112,19 @@ def test_a_run_that_is_replayed_after_every_input_writes_the_same_log(member: st
         for live in runs(member, 1):
             again = Drive(live.case, relive=True).run()
             same(live.rows, again.rows, str(live.case))
+
+
+@each_member
+def test_attempts_that_are_spent_are_nothing_to_the_code(member: str) -> None:
+    """It stands where it stood, with all attempts anew; and the same inputs bring it as far as without that."""
+    with trackless():
+        for case in cases(SEEDS, [member]):
+            live = Spending(case).run()
+            law(live)
+            same(live.rows, Spending(case, relive=True).run().rows, str(case))
+            bare = [row for row in live.rows if not isinstance(ev.read(row), ev.ActionAttempted)]
+            definition = live.member.workflow
+            same(commands_of(definition, live.rows), commands_of(definition, bare), str(case))
 
 
 @each_member

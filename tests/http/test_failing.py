@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Do, Graph, Machine, Permanent, State, To, action, workflow
+from perdure import Do, Graph, Machine, Permanent, Retry, State, To, action, workflow
 from perdure.flows.document import Document
 from tests.flows.documenting import body
 from tests.http.test_api import Door, served
@@ -61,6 +61,17 @@ async def hangs() -> None:
     await asyncio.get_running_loop().create_future()
 
 
+@action(name="failing.spent", retries=Retry(attempts=2, first="1ms", spent="stuck"))
+async def spent() -> None:
+    raise ConnectionError("refused")
+
+
+@workflow(name="failing-spent")
+async def by_attempts() -> None:
+    await charge("good")
+    await spent()
+
+
 def graph() -> Graph:
     call = {"action": "failing.charge", "with": ["bad"]}
     nodes: list[dict[str, Any]] = [{"id": "start", "type": "trigger"}, {"id": "pay", "type": "action", "data": call}]
@@ -79,6 +90,7 @@ def document() -> Document:
 
 CALL = "failing.charge"
 URN = "urn:perdure:problem:"
+STUCK = {"type": f"{URN}execution-stuck", "status": 500}
 DECLINED = {"type": f"{URN}permanent", "title": "Permanent", "status": 500, "kind": "permanent"}
 RUNTIME = "https://serverlessworkflow.io/spec/1.0.0/errors/runtime"
 
@@ -91,12 +103,13 @@ RUNTIME = "https://serverlessworkflow.io/spec/1.0.0/errors/runtime"
         (lambda: by_timeout, "failed", {"title": "TimeoutError", "status": 408, "instance": f"/actions/1/{CALL}"}),
         (lambda: by_child, "failed", {"title": "Permanent", "status": 500, "instance": "/children/1/f1.1"}),
         (lambda: by_code, "failed", {"type": f"{URN}lookup-error", "detail": "no such order", "instance": None}),
-        (lambda: hangs, "stuck", {"type": f"{URN}execution-stuck", "status": 500, "kind": "never-wakes"}),
+        (lambda: hangs, "stuck", {**STUCK, "kind": "never-wakes", "instance": None}),
+        (lambda: by_attempts, "stuck", {**STUCK, "kind": "attempts", "instance": "/actions/2/failing.spent"}),
         (graph, "failed", {**DECLINED, "detail": "bad declined (node pay)", "instance": "/nodes/pay"}),
         (machine, "failed", {**DECLINED, "detail": "bad declined", "instance": f"/actions/2/{CALL}"}),
         (document, "failed", {"type": RUNTIME, "status": 500, "instance": "/do/0/both/do/0/pay"}),
     ],
-    ids=["action", "group", "timeout", "child", "code", "stuck", "graph", "machine", "document"],
+    ids=["action", "group", "timeout", "child", "code", "stuck", "attempts", "graph", "machine", "document"],
 )  # fmt: skip
 def test_what_fails_tells_why_and_where(make: Callable[[], Any], status: str, expected: dict[str, Any]) -> None:
     async def main(door: Door) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perdure import action, workflow
+from perdure import Retry, action, workflow
 
 
 @dataclass
@@ -29,6 +29,13 @@ class TooFar(Exception):
 def mirrored(point: Point) -> Point:
     assert isinstance(point, Point)
     return Point(point.y, point.x)
+
+
+@action(process=True, retries=Retry(attempts=2, first="1ms", spent="stuck"))
+def spends() -> int:
+    if action.attempt < 3:
+        raise ConnectionError(f"try {action.attempt}")
+    return action.attempt
 
 
 @action(process=True)

@@ -54,6 +54,15 @@ def test_what_it_prints_does_not_get_between_the_answers(tmp_path: Path) -> None
     assert run(tmp_path, "prints") == ""
 
 
+def test_one_whose_attempts_are_spent_is_stuck_and_is_tried_in_another_process_later(tmp_path: Path) -> None:
+    async def mend(run: Run[Any]) -> None:
+        await run.until("stuck")
+        assert "the attempts of spends (command 1) are spent: 2 were made" in str(await run.why())
+        await run.retry()
+
+    assert run(tmp_path, "spends", then=mend) == 3
+
+
 def test_errors_come_back_as_they_were(tmp_path: Path) -> None:
     with pytest.raises(ExecutionFailed, match="12 is too far") as caught:
         run(tmp_path, "goes", 12)

@@ -131,6 +131,32 @@ def test_a_failed_try_leaves_nothing_behind(database: Callable[[Body], None]) ->
     database(body)
 
 
+@action(name="book-or-wait", transactional=True, retries=Retry(attempts=2, first=0.01, spent="stuck"))
+async def book_or_wait(what: str) -> int:
+    await action.connection.execute(f"insert into {place[0]} values ($1)", what)
+    if action.attempt < 3:
+        raise ConnectionError("after the insert")
+    return action.attempt
+
+
+def test_one_whose_attempts_are_spent_is_stuck_and_leaves_nothing_behind(database: Callable[[Body], None]) -> None:
+    @workflow(name="books-or-waits")
+    async def books() -> int:
+        return await book_or_wait("room")
+
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        run = await app.start(books, id="b")
+        await run.until("stuck", timeout=20)
+        assert await entries(connection) == []
+        assert [one.id for one in (await app.dead(cause="attempts")).dead] == ["b"]
+        await run.retry()
+        assert await run.result(timeout=20) == 3
+        assert await entries(connection) == ["room"]
+        check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
 def test_many_transactional_actions_at_once_take_effect_once_each(database: Callable[[Body], None]) -> None:
     @workflow
     async def several(n: int) -> int:

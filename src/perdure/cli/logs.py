@@ -28,6 +28,8 @@ from perdure.errors import KeyringError, PerdureError, UsageError
 from perdure.flows.registry import registry
 from perdure.runtime.app import Perdure
 from perdure.runtime.definitions.published import ref_in
+from perdure.runtime.execution.course import ATTEMPTS
+from perdure.runtime.managing.dead import dead_of
 from perdure.runtime.run import Run
 
 PANEL = "Logs"
@@ -121,7 +123,7 @@ async def _replayed(client: Perdure, head: Head) -> Finding:
     if definition is None:
         return found("missing", f"the code has no {head.definition}")
     fault = differs(head.key, definition, rows, client.settings.limits)
-    if head.status == "stuck":
+    if head.status == "stuck" and dead_of(head).cause != ATTEMPTS:  # where the code fitted all the time
         return found("mended" if fault is None else "stuck", fault)
     return found("fits" if fault is None else "diverges", fault)
 

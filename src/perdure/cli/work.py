@@ -207,7 +207,7 @@ def actions(call: Call, module: Module) -> None:
             styled((one.name, "bold")),
             styled(_parameters(one)),
             styled(_kind(one.signature.returns.schema())),
-            styled("1, at most once" if one.how.at_most_once else str(one.how.retry.attempts or "unlimited")),
+            styled(_tries(one)),
             styled(_limits(one)),
             styled(one.compensation.name if one.compensation else ""),
             styled(_first_line(one.description)),
@@ -225,6 +225,13 @@ def _workflow_data(one: Workflow[..., Any]) -> dict[str, Any]:
         "result": one.signature.returns.schema(),
         "events": {name: codec.schema() for name, codec in one.events.items()},
     }
+
+
+def _tries(one: Action[..., Any]) -> str:
+    if one.how.at_most_once:
+        return "1, at most once"
+    tries = str(one.how.retry.attempts or "unlimited")
+    return f"{tries}, then stuck" if one.how.retry.spent == "stuck" else tries
 
 
 def _limits(one: Action[..., Any]) -> str:

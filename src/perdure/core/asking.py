@@ -104,7 +104,7 @@ class Asking:
     def _abandon(self, asked: Asked, undo: Spec | None) -> None:
         """Nobody awaits the action any more. One that can be undone runs on: its effect may have happened already."""
         if undo is not None:
-            asked.future = asyncio.Future(loop=self.loop)
+            asked.future, asked.unwanted = asyncio.Future(loop=self.loop), True
             self.orphans[asked.ref] = asked, undo
             return
         del self.actions[asked.ref]

@@ -55,14 +55,22 @@ class Asked(Struct, eq=False):
     future: asyncio.Future[Any]
     attempts: int = 0
     due: int = 0  # of the next attempt
-    free: int = 0  # of the attempts, those that the retry policy does not count
+    free: int = 0  # of the attempts that were not spent before, those that the retry policy does not count
+    spent: int = 0  # of the attempts, those that an earlier budget of the retry policy was spent on
+    since: int = 0  # when its time began, if not when it was asked for
     put_off: int = 0  # how often in a row an open circuit put it off
     started: bool = False
     worker: str = ""  # that started it
     apart: bool = False  # an execution of its own runs it
+    unwanted: bool = False  # nobody awaits it any more: it runs on so that it can be undone
     progress: Raw | None = None
     settled: int = 0  # version of the row that settled it
     result: Raw = ev.NULL
+
+    @property
+    def timed(self) -> int:
+        """The moment from which its limits of time count."""
+        return self.since or self.at
 
 
 class Undo(Struct, eq=False):

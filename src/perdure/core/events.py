@@ -119,11 +119,12 @@ class TakenOver(Struct, frozen=True, omit_defaults=True):
 
 
 class Stuck(Struct, frozen=True, omit_defaults=True):
-    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit, definition, sealed, engine
+    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit, definition, sealed, attempts, engine
     reason: str
     code: str = ""  # fingerprint of the workflow's code that was at hand
     lapses: int = 0  # of the holds before, in a row
     tries: int = 1  # how often it has got stuck since it began, or since its last restart
+    place: str = ""  # of the action whose attempts are spent, if it is that: `/actions/3/charge`
 
 
 class Redriven(Struct, frozen=True, omit_defaults=True):
@@ -184,7 +185,10 @@ class ActionProgressed(Struct, frozen=True, omit_defaults=True):
 
 
 class ActionAttempted(Struct, frozen=True, omit_defaults=True):
-    """A try that failed and will be repeated at `due`; or none, put off because the circuit of the action is open."""
+    """A try that failed and will be repeated at `due`; or none, put off because the circuit of the action is open.
+
+    With `spent` it is repeated when the execution, which is stuck from then on, is redriven: with all attempts anew.
+    """
 
     ref: int
     name: str
@@ -193,9 +197,10 @@ class ActionAttempted(Struct, frozen=True, omit_defaults=True):
     error: Error
     due: int
     began: int = 0
-    free: int = 0  # of the tries so far, those that the retry policy does not count
+    free: int = 0  # of the tries since attempts were spent, if ever, those that the retry policy does not count
     put_off: int = 0  # how often in a row it was put off
     worker: str = ""  # that made the try
+    spent: bool = False  # the retry policy allows no more, and wants a person to look
 
 
 class ActionSettled(Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,8 @@ or happen now; what the code asks for comes out as open actions, children and ou
 - Commands are numbered by one counter per execution (`ref`). Whatever the log records under a number must be what the
   code asks for under it; otherwise Nondeterminism, naming the first command that differs.
 - Inputs that arrive while the execution is paused or stuck are kept back and driven at Resumed or Redriven, in order.
+- An action whose attempts were spent has all of them anew, and all of its time, from Redriven on; a clean-up that was
+  stuck for it has the time that it had left.
 - Outputs that the log already has are not given out again, so a replay of the whole log gives out nothing.
 - Time is the time of the event being applied. Nothing here reads a clock.
 """
@@ -16,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from perdure.core import events as ev
 from perdure.core.asking import Asking, Definition
@@ -60,6 +62,8 @@ class Replay(Asking):
         self.worker = ""  # that made the last of them
         self._backlog: list[tuple[ev.Event, int]] = []  # inputs that are kept back, with their versions
         self._logged_timers: set[int] = set()
+        self._stuck_at = 0
+        self._spent: set[int] = set()  # actions without an attempt left
 
     # Feeding.
 
@@ -107,8 +111,10 @@ class Replay(Asking):
                 self.paused = None
                 self._drive_backlog(at)
             case ev.Stuck():
+                self._stuck_at = at if self.stuck is None else self._stuck_at
                 self.stuck = event
             case ev.Redriven():
+                self._renew(at)
                 self.stuck = None
                 self._drive_backlog(at)
             case ev.Restarted():
@@ -140,6 +146,15 @@ class Replay(Asking):
     def _drive_backlog(self, at: int) -> None:
         while self._backlog and self.paused is None and self.stuck is None:
             self._drive(*self._backlog.pop(0), at)
+
+    def _renew(self, at: int) -> None:
+        """It waited for a person until now: neither the actions that it waited for nor a clean-up lose that time."""
+        spent = self._spent & self.actions.keys()
+        self._spent.clear()
+        for ref in spent:
+            self.actions[ref].since = at
+        if spent and self.cancel is not None and self.cancel.deadline:
+            self.cancel = structs.replace(self.cancel, deadline=self.cancel.deadline + at - self._stuck_at)
 
     def _drive(self, event: ev.Event, version: int, at: int) -> None:
         if self.outcome is not None:
@@ -241,6 +256,9 @@ class Replay(Asking):
             case ev.ActionAttempted():
                 asked.attempts, asked.due, asked.started = event.attempt, event.due, False
                 asked.free, asked.put_off = event.free, event.put_off
+                if event.spent:
+                    asked.spent, asked.free, asked.put_off = event.attempt, 0, 0
+                    self._spent.add(event.ref)
                 self.fresh.append(event.ref)
             case ev.ActionStarted():
                 asked.started, asked.worker = True, event.worker

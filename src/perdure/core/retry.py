@@ -4,12 +4,15 @@ transient     as the policy says
 permanent     never
 contention    soon, at a random moment; the first FREE times do not count as attempts
 external      as the policy says, but not before the service wants to be asked again
+
+When the policy allows no more, the action fails, or (`spent="stuck"`) its execution waits for a person. A permanent
+failure always fails the action: to repeat it cannot help, so there is nothing to wait for.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct, structs
 
@@ -22,6 +25,8 @@ from perdure.errors import UsageError
 FREE = 100
 #: The time within which contention is tried again: at first, and at most (microseconds).
 _SOON, _NOT_SO_SOON = 100_000, 5_000_000
+#: What follows when the policy allows no more attempts.
+Spent: TypeAlias = Literal["fail", "stuck"]
 
 
 class Again(Struct, frozen=True, gc=False):
@@ -50,12 +55,15 @@ class Retry(Struct, frozen=True):
     elapsed: Duration | None = None  # no new attempt later than this after the first was due
     fatal: tuple[type[BaseException], ...] = ()  # errors not worth retrying
     step: Duration = 0.0  # added to the delay after each attempt, before the factor
+    spent: Spent = "fail"  # when no attempt is left: the action fails, or its execution is stuck
 
     def __post_init__(self) -> None:
         if self.attempts < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
             raise UsageError(
                 f"a retry policy needs attempts >= 0, factor >= 1 and jitter between 0 and 1, not {self!r}"
             )
+        if self.spent not in get_args(Spent):
+            raise UsageError(f"spent is 'fail' or 'stuck', not {self.spent!r}")
         for duration in (self.first, self.cap, self.elapsed or 0, self.step):
             micros(duration)
 
@@ -107,11 +115,11 @@ def left_alone(error: BaseException) -> int:
     return int(min(seconds, LONGEST / 1e6) * 1e6)
 
 
-def policy(retries: int | Retry, fatal: tuple[type[BaseException], ...] = ()) -> Retry:
-    """`retries=5` means one attempt and five more."""
+def policy(retries: int | Retry, fatal: tuple[type[BaseException], ...] = (), spent: Spent = "fail") -> Retry:
+    """`retries=5` means one attempt and five more; what follows when they are `spent` a number does not say."""
     if isinstance(retries, Retry):
         return structs.replace(retries, fatal=(*retries.fatal, *fatal))
     if isinstance(retries, bool) or retries < 0:
         raise UsageError(f"retries must be a number from 0 on or a Retry, not {retries!r}")
-    options: dict[str, Any] = {"attempts": retries + 1, "fatal": fatal}
+    options: dict[str, Any] = {"attempts": retries + 1, "fatal": fatal, "spent": spent}
     return Retry(**options)

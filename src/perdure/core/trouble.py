@@ -36,7 +36,7 @@ class Trouble(Struct, frozen=True, omit_defaults=True):
 
 
 def stuck(event: Stuck) -> Trouble:
-    return Trouble(f"{URN}execution-stuck", "ExecutionStuck", 500, event.reason, kind=event.cause)
+    return Trouble(f"{URN}execution-stuck", "ExecutionStuck", 500, event.reason, event.place, event.cause)
 
 
 def is_problem(details: Any) -> bool:

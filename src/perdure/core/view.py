@@ -6,7 +6,7 @@ and that state into sentences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any
@@ -47,7 +47,7 @@ class ActionState(Struct):
     ref: int
     name: str
     args: Any = None
-    status: str = "open"  # open, retrying, completed, failed, cancelled
+    status: str = "open"  # open, retrying, spent, completed, failed, cancelled
     attempts: int = 0
     began: int | None = None
     ended: int | None = None
@@ -134,7 +134,9 @@ def fold(state: State, row: Row) -> State:
         case ev.Stuck():
             state.status, state.stuck = "stuck", event
         case ev.Redriven():
-            state.status, state.stuck = "open", None
+            state.status, state.stuck = "open" if state.paused is None else "paused", None
+            for action in state.actions.values():
+                action.status = "retrying" if action.status == "spent" else action.status
         case ev.Published():
             state.published = _decode(event.state)
         case ev.EventReceived():
@@ -189,8 +191,9 @@ def _fold_action(
         case ev.ActionProgressed():
             known.attempts, known.progress = event.attempt, _decode(event.details)
         case ev.ActionAttempted():
-            known.status, known.attempts, known.error = "retrying", event.attempt, event.error
-            known.began, known.next, known.worker = event.began, event.due, event.worker or known.worker
+            known.attempts, known.error = event.attempt, event.error
+            known.status, known.next = ("spent", None) if event.spent else ("retrying", event.due)
+            known.began, known.worker = event.began, event.worker or known.worker
         case ev.ActionSettled():
             known.status = "completed" if event.error is None else "failed"
             known.attempts, known.error, known.result = event.attempts, event.error, _decode(event.result)
@@ -247,10 +250,10 @@ def _text(event: ev.Event, at: int) -> str:
                 return f"{event.name} failed: {event.error.type}: {event.error.message}{tries}"
             return f"{event.name} → {short(event.result, 80)}{took}{tries}"
         case ev.ActionAttempted():
-            wait = show(max(0, event.due - at))
+            then = "none is left" if event.spent else f"again in {show(max(0, event.due - at))}"
             if event.put_off:
-                return f"{event.name} put off: {event.error.message}; again in {wait}"
-            return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; again in {wait}"
+                return f"{event.name} put off: {event.error.message}; {then}"
+            return f"{event.name} attempt {event.attempt}: {event.error.type}: {event.error.message}; {then}"
         case ev.ActionScheduled():
             return f"{event.name} on queue {event.queue}"
         case ev.ActionStarted() | ev.ActionCancelled():
@@ -319,10 +322,25 @@ def rests(head: Head) -> bool:
     return head.version <= int(waits.get("through", head.version))
 
 
-def why(head: Head, state: State, now: int, kept: Reason | None = None, stands: dict[str, Any] | None = None) -> Why:
+def awaited(head: Head, stands: dict[str, Any] | None = None) -> list[str]:
+    """The ids of the executions that it waits for, as far as `why` shows them: children, and actions that run apart."""
+    waits: dict[str, Any] = stands or (_decode(head.waits) if head.waits else {})
+    actions = (one.get("apart") for one in waits.get("actions", ()))
+    return [id for id in (*actions, *(child["id"] for child in waits.get("children", ()))) if id]
+
+
+def why(
+    head: Head,
+    state: State,
+    now: int,
+    kept: Reason | None = None,
+    stands: dict[str, Any] | None = None,
+    stuck: Mapping[str, str] | None = None,
+) -> Why:
     """A causal answer, from the summary row and the log, and from what keeps workers from taking it up, if anything.
 
-    `stands` is what one that is held waits for, where that is known.
+    `stands` is what one that is held waits for, where that is known; `stuck` has the causes why others are that it
+    waits for.
     """
     waits: dict[str, Any] = _decode(head.waits) if head.waits else {}
     reasons: list[Reason] = []
@@ -332,14 +350,17 @@ def why(head: Head, state: State, now: int, kept: Reason | None = None, stands: 
             text += f": {state.error.type}: {state.error.message}"
         reasons.append(Reason("nothing", text, moment(head.changed_at)))
     elif head.status == "stuck":
-        stuck = waits.get("stuck") or {}
-        text = f"{stuck.get('cause')}: {stuck.get('reason')}; mend it, then retry the execution"
+        told = waits.get("stuck") or {}
+        text = f"{told.get('cause')}: {told.get('reason')}; mend it, then retry the execution"
         reasons.append(Reason("person", text, moment(waits.get("since") or head.changed_at)))
+    elif head.holder is not None and state.stuck is not None:
+        text = f"{state.stuck.cause}: {state.stuck.reason}; it will be stuck as soon as what still runs is over"
+        reasons.append(Reason("person", text, moment(state.at)))
     elif head.holder is not None:
         waits = stands or {}  # what the summary has is of before it was held
-        reasons += _at_work(waits, state, now)
+        reasons += _at_work(waits, state, now, stuck or {})
     else:
-        reasons += _waiting(waits, state)
+        reasons += _waiting(waits, state, stuck or {})
         if kept is not None:
             reasons.append(kept)
         elif head.due is not None and head.due <= now and head.status == "open":
@@ -359,13 +380,13 @@ def why(head: Head, state: State, now: int, kept: Reason | None = None, stands: 
     return Why(id_of(head.key), head.shown, reasons, head.holder, waits.get("at", []))
 
 
-def _at_work(waits: dict[str, Any], state: State, now: int) -> list[Reason]:
+def _at_work(waits: dict[str, Any], state: State, now: int, stuck: Mapping[str, str]) -> list[Reason]:
     running = [a for a in waits.get("actions", ()) if a["due"] <= now and not a["apart"]]
     reasons = [
         Reason("action", _running(a["name"], a["attempts"], state.actions.get(a["ref"])), moment(a["since"]))
         for a in running
     ]
-    reasons += _waiting({**waits, "actions": [a for a in waits.get("actions", ()) if a not in running]}, state)
+    reasons += _waiting({**waits, "actions": [a for a in waits.get("actions", ()) if a not in running]}, state, stuck)
     reasons = reasons or [
         Reason(
             "action",
@@ -379,7 +400,7 @@ def _at_work(waits: dict[str, Any], state: State, now: int) -> list[Reason]:
     return reasons or [Reason("action", "its worker runs its code or its actions", moment(state.at))]
 
 
-def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
+def _waiting(waits: dict[str, Any], state: State, stuck: Mapping[str, str]) -> list[Reason]:
     reasons = []
     if (paused := waits.get("paused")) is not None:
         until = paused.get("until") or 0
@@ -396,16 +417,22 @@ def _waiting(waits: dict[str, Any], state: State) -> list[Reason]:
         error = known.error if known is not None else None
         text = _retrying(action["name"], action["attempts"], action["due"] or None, error)
         if apart := action.get("apart"):
-            text = f"{action['name']} runs apart, as execution {apart}"
+            text = f"{action['name']} runs apart, as execution {apart}{_needs(stuck, apart)}"
         reasons.append(
             Reason("action", text, moment(action["since"]), moment(action["due"]) if action["due"] else None)
         )
     for child in waits.get("children", ()):
-        reasons.append(Reason("child", f"waits for the child {child['id']}", moment(child["since"])))
+        text = f"waits for the child {child['id']}{_needs(stuck, child['id'])}"
+        reasons.append(Reason("child", text, moment(child["since"])))
     for due, since in zip_longest(waits.get("timers", ()), waits.get("timers_set", ())):
         text = f"a timer is due at {moment(due):%Y-%m-%d %H:%M:%S} UTC"
         reasons.append(Reason("timer", text, None if since is None else moment(since), moment(due)))
     return reasons
+
+
+def _needs(stuck: Mapping[str, str], id: str) -> str:
+    """Nobody looks at the one that is stuck before somebody has looked at the one that waits for it."""
+    return f", which is stuck ({stuck[id]}): mend it, then retry {id}" if id in stuck else ""
 
 
 def _running(name: str, attempts: int, known: ActionState | None) -> str:

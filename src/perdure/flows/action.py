@@ -32,6 +32,10 @@ R = TypeVar("R")
 Call: TypeAlias = Coroutine[object, None, R]
 
 
+#: Stands for the policy of an action whose code is not here: the one that it has where it runs.
+DECLARED = Retry()
+
+
 class Options(Struct, frozen=True):
     """How an action is run; times in microseconds."""
 
@@ -136,7 +140,7 @@ class Action(Generic[P, R]):
         """The same action with other options, for one call: `charge.options(timeout="5s")(order)`."""
         changes: dict[str, Any] = {}
         if retries is not None:
-            changes["retry"] = policy(retries, self.how.retry.fatal)
+            changes["retry"] = policy(retries, self.how.retry.fatal, self.how.retry.spent)
         if timeout is not None:
             changes["timeout"] = micros(timeout)
         if deadline is not None:
@@ -278,6 +282,8 @@ class ActionDecorator:
         retry = policy(retries, fatal)
         if at_most_once and retry.attempts != 1:
             raise UsageError("an at_most_once action has no retries: whether the first try took effect is not known")
+        if at_most_once and retry.spent == "stuck":
+            raise UsageError("an at_most_once action is never tried again, so spent='stuck' has no use for it")
         for name_of, limit in (("concurrency", concurrency), ("everywhere", everywhere)):
             if limit is not None and limit < 1:
                 raise UsageError(f"{name_of} must be at least 1, not {limit}: no attempt could ever run")

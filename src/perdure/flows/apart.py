@@ -18,7 +18,8 @@ from perdure.core.events import NULL, Error
 from perdure.core.failures import Recorded
 from perdure.core.records import ACTION
 from perdure.core.replay import Replay
-from perdure.flows.action import Action
+from perdure.core.retry import Spent
+from perdure.flows.action import DECLARED, Action
 from perdure.flows.workflow import Workflow
 
 
@@ -39,9 +40,12 @@ class Order(Struct, frozen=True, omit_defaults=True):
     heartbeat: int | None = None
     step: float = 0.0
     version: int = 0  # how far the log of the execution was that asked; 0 is not known
+    spent: Spent = "fail"
+    own_retry: bool = False  # whoever asked does not know the action: its own policy holds
+    own_limits: bool = False  # likewise its own limits of time, where none are given here
 
 
-_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step")
+_RETRY = ("attempts", "first", "factor", "cap", "jitter", "elapsed", "step", "spent")
 _LIMITS = ("timeout", "deadline", "heartbeat")
 _decode = msgspec.json.Decoder(Order).decode
 
@@ -64,6 +68,9 @@ def order(action: Action[..., Any], args: Raw, key: str, caller: str, version: i
         how.heartbeat,
         seconds(retry.step),
         version,
+        retry.spent,
+        retry is DECLARED,
+        action.absent,
     )
     return Raw(msgspec.json.encode(wanted))
 
@@ -101,9 +108,11 @@ class _Ordered(Action[..., Any]):
 
     def __init__(self, action: Action[..., Any], wanted: Order) -> None:
         self.__dict__.update(action.__dict__)
-        retry = structs.replace(action.how.retry, **{name: getattr(wanted, name) for name in _RETRY})
+        how, given = action.how, {} if wanted.own_retry else {name: getattr(wanted, name) for name in _RETRY}
         limits = {name: getattr(wanted, name) for name in _LIMITS}
-        self.how = structs.replace(action.how, retry=retry, queue="", **limits)
+        if wanted.own_limits:
+            limits = {name: getattr(how, name) if limit is None else limit for name, limit in limits.items()}
+        self.how = structs.replace(how, retry=structs.replace(how.retry, **given), queue="", **limits)
         self.call_key, self.caller, self.caller_version = wanted.key, wanted.caller, wanted.version
         self.compensation = None
 

@@ -21,7 +21,7 @@ from perdure.core.failures import action_failed
 from perdure.core.replay import Replay
 from perdure.core.retry import Retry, policy
 from perdure.errors import NotRegistered
-from perdure.flows.action import Action, Options
+from perdure.flows.action import DECLARED, Action, Options
 from perdure.flows.registry import registry
 
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -132,10 +132,16 @@ class Call(Struct, frozen=True):
     def _plain(self, action: Action[..., Any]) -> Action[..., Any]:
         changes: dict[str, Any] = {}
         if self.retries is not None:
-            changes["retry"] = policy(self.retries, action.how.retry.fatal)
+            changes["retry"] = _policy(self.retries, action.how.retry)
         if self.timeout is not None:
             changes["timeout"] = micros(self.timeout)
         return _Plain(action, structs.replace(action.how, **changes) if changes else action.how)
+
+
+def _policy(retries: int | Retry, own: Retry) -> Retry:
+    """That of one call. Definitions that are data have no word for `spent`: what the action says of it stands."""
+    wanted = policy(retries, own.fatal)
+    return wanted if own.spent == "fail" else structs.replace(wanted, spent=own.spent)
 
 
 class _Plain(Action[..., Any]):
@@ -168,7 +174,7 @@ class Absent(Action[..., Any]):
         self.version = bound.version
         self.description = ""
         self.is_async = True
-        self.how = Options(queue=bound.queue, external=bound.external)
+        self.how = Options(DECLARED, queue=bound.queue, external=bound.external)
         self.compensation = None if bound.undo is None else Absent(bound.undo)
         self.call_key = self.caller = ""
 

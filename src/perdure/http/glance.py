@@ -31,7 +31,7 @@ _NAMES = frozenset(
 _IDS = frozenset({"asked", "forked", "hash", "id", "parent", "ref", "version"})
 _TIMES = frozenset({"began", "deadline", "due", "until"})
 _COUNTS = frozenset({"attempt", "attempts", "draws", "free", "lapses", "put_off", "since", "tries"})
-_SORTS = frozenset({"cause", "forced", "inner", "kind", "now", "status", "type"})
+_SORTS = frozenset({"cause", "forced", "inner", "kind", "now", "place", "spent", "status", "type"})
 #: The fields of events that are no data, if they are words or numbers.
 KEPT = _NAMES | _IDS | _TIMES | _COUNTS | _SORTS
 _EVENTS = {kind.__name__: kind for kind in ev.NUMBERS}

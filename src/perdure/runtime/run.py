@@ -28,7 +28,7 @@ from perdure.flows.diagram import Diagram
 from perdure.runtime.callers import clouds, paging, retrying, whereabouts
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.callers.sending import NewEvent
-from perdure.runtime.callers.standing import stands
+from perdure.runtime.callers.standing import stands, stuck_ones
 from perdure.runtime.callers.whereabouts import EventStatus
 from perdure.runtime.execution import migration
 from perdure.runtime.managing import tenants
@@ -224,7 +224,8 @@ class Run(Generic[R_co]):
         head = await self.head()
         kept = await tenants.keeps(self._app.store, head)
         now = await stands(self._app, self, head)
-        return view.why(head, await self.state(), self._app.clock.now(), kept, now)
+        stuck = await stuck_ones(self._app, self.key, view.awaited(head, now))
+        return view.why(head, await self.state(), self._app.clock.now(), kept, now, stuck)
 
     async def event(self, id: str) -> EventStatus:
         """What has become of an event that was sent: pending, processing, completed or failed."""

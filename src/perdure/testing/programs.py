@@ -82,6 +82,15 @@ async def flaky(step: str, fails: int) -> str:
     return step
 
 
+@action(name="perdure.program.fragile", retries=Retry(attempts=2, first=0.2, spent="stuck"))
+async def fragile(step: str, fails: int) -> str:
+    """More failures than attempts: then somebody has to redrive it."""
+    sink.get().take(step)
+    if action.attempt <= fails:
+        raise ConnectionError(f"try {action.attempt} of {step}")
+    return step
+
+
 @action(name="perdure.program.once", at_most_once=True)
 async def once(step: str, takes: float) -> str:
     sink.get().take(step)
@@ -126,6 +135,8 @@ async def _step(step: Step, rounds: int) -> Any:
             return await reserve(name, takes)
         case "flaky":
             return await flaky(name, step["fails"])
+        case "fragile":
+            return await fragile(name, step["fails"])
         case "once":
             try:
                 return await once(name, takes)
@@ -193,7 +204,7 @@ def _draw_branch(random: Random, depth: int, name: str) -> list[Step]:
 
 def _draw_step(random: Random, depth: int, name: str) -> Step:
     kinds = ["act"] * 4 + ["reserve"] * 2 + ["flaky"] * 3 + ["once"] * 2 + ["sleep"] * 3 + ["publish", "record"]
-    kinds += ["limited", "race", "tell"] + (["event"] * 3 + ["child"] if depth == 0 else [])
+    kinds += ["limited", "race", "tell", "fragile"] + (["event"] * 3 + ["child"] if depth == 0 else [])
     do = random.choice(kinds)
     step: Step = {"do": do, "name": name}
     match do:
@@ -205,6 +216,8 @@ def _draw_step(random: Random, depth: int, name: str) -> Step:
             step["to"] = f"p{random.randrange(3)}"
         case "flaky":
             step["fails"] = random.choice((0, 1, 2, 4))
+        case "fragile":
+            step["fails"] = random.choice((0, 1, 2, 5))
         case "sleep":
             step["takes"] = random.choice((0.0, 0.01, 0.4, 1.5, 8.0))
         case "child":
@@ -238,7 +251,7 @@ def predict(stages: Program) -> list[Any] | None:
 
 def _predict_step(step: Step) -> Any:
     match step["do"]:
-        case "act" | "reserve" | "flaky" | "event":
+        case "act" | "reserve" | "flaky" | "fragile" | "event":
             return f"{step['name']}.0"
         case "sleep" | "publish":
             return None

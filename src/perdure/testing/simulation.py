@@ -44,8 +44,9 @@ Ts = TypeVarTuple("Ts")
 CHAOS = 30.0
 AFTER = 60.0
 PAUSED, RESUMED, CANCEL_REQUESTED = ev.NUMBERS[ev.Paused], ev.NUMBERS[ev.Resumed], ev.NUMBERS[ev.CancelRequested]
+STUCK, REDRIVEN = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven]
 #: Actions of programs that leave nothing to undo.
-NEVER_AFTER_CANCEL = ("perdure.program.act", "perdure.program.flaky", "perdure.program.once")
+NEVER_AFTER_CANCEL = tuple(f"perdure.program.{name}" for name in ("act", "flaky", "fragile", "once"))
 TIMER_FIRED = ev.NUMBERS[ev.TimerFired]
 #: How many of the last lines of a run are shown when it fails.
 LINES = 30
@@ -130,13 +131,16 @@ class SimulatedWorld(World):
 
     def launched(self, key: str, fence: int, asked: Asked) -> None:
         super().launched(key, fence, asked)
-        paused = cancelled = False
+        paused = stuck = cancelled = False
         for row in at_once(self.rows(key)):
             if row.fence <= fence:  # what this holder knows
                 paused = row.type == PAUSED or (paused and row.type != RESUMED)
+                stuck = row.type == STUCK or (stuck and row.type != REDRIVEN)
                 cancelled = cancelled or row.type == CANCEL_REQUESTED
         if paused:
             self.fail(f"I13, {key}: {asked.spec.name} is started although the execution is paused")
+        if stuck:
+            self.fail(f"I13, {key}: {asked.spec.name} is started although the execution is stuck")
         if cancelled and asked.spec.name in NEVER_AFTER_CANCEL:
             self.fail(f"I21, {key}: {asked.spec.name} is started although the execution is cancelled")
 

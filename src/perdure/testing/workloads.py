@@ -251,7 +251,7 @@ async def _mend(head: Head, by: Persistence) -> None:
             await by.insist(run.resume, 9)
         elif head.status == "stuck":
             stuck = msgspec.json.decode(head.waits or b"{}").get("stuck") or {}
-            assert stuck.get("cause") == "lapses", (
+            assert stuck.get("cause") in ("lapses", "attempts"), (
                 f"I17, {head.key}: stuck ({stuck.get('cause')}): {stuck.get('reason')}"
             )
             await by.insist(run.retry, 9)

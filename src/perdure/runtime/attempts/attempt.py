@@ -1,9 +1,9 @@
 """One try of an action: decode, run with its limits, encode, and say what goes into the log.
 
 A result that cannot be stored is a failure of the action. An error is either worth another attempt (its kind and the
-policy say when) or it settles the action. While the circuit of the action is open its function is not called: the
-attempt is put off, or fails at once. Whatever happens, the answer is one event or, when the attempt was cancelled,
-none.
+policy say when), or leaves that to a person, or it settles the action. While the circuit of the action is open its
+function is not called: the attempt is put off, or fails at once. Whatever happens, the answer is one event or, when the
+attempt was cancelled, none.
 """
 
 from __future__ import annotations
@@ -386,10 +386,11 @@ class Running:
         delay = breaker.delay(until, now, asked.put_off, self.key)
         # The start of an at_most_once action is in the log already, so it cannot wait for another.
         at_once = breaker.fail_fast or self.action.how.at_most_once
-        late = self.action.how.retry.too_late(now + delay - asked.at) or verdict.past_deadline(asked, now + delay)
-        if at_once or late:
+        late = self.action.how.retry.too_late(now + delay - asked.timed) or verdict.past_deadline(asked, now + delay)
+        spent = late and verdict.waits_for_a_person(asked)
+        if at_once or (late and not spent):
             return ev.ActionSettled(asked.ref, name, asked.args, ev.NULL, failure, asked.attempts, now)
-        times = asked.put_off + 1
+        due, times = now if spent else now + delay, asked.put_off + 1
         return ev.ActionAttempted(
-            asked.ref, name, asked.args, asked.attempts, failure, now + delay, now, asked.free, times
+            asked.ref, name, asked.args, asked.attempts, failure, due, now, asked.free, times, spent=spent
         )

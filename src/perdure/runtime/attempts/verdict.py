@@ -25,17 +25,33 @@ def succeeded(asked: Asked, result: Raw, began: int, worker: str) -> ev.ActionSe
 
 
 def failed(asked: Asked, error: BaseException, key: str, began: int, now: int, worker: str) -> ev.Event:
-    """Another attempt, or the end; `key` is that of the call."""
+    """Another attempt, or none before somebody has looked, or the end; `key` is that of the call."""
     how = asked.spec.how
     number, kind = asked.attempts + 1, kind_here(asked, error)
     failure = watch.hide_in_error(describe(error, number, kind), tenant_of(key))
     least = left_alone(error) if kind == "external" else 0
-    again = how.retry.again(number, kind, now - asked.at, key, asked.free, least)
-    if again is None or how.at_most_once or past_deadline(asked, now + again.delay):
-        return ev.ActionSettled(asked.ref, asked.spec.name, asked.args, ev.NULL, failure, number, began, worker)
-    due = now + again.delay
-    name = asked.spec.name
-    return ev.ActionAttempted(asked.ref, name, asked.args, number, failure, due, began, again.free, worker=worker)
+    ref, name, args = asked.ref, asked.spec.name, asked.args
+    again = how.retry.again(number - asked.spent, kind, now - asked.timed, key, asked.free, least)
+    if again is not None and not how.at_most_once and not past_deadline(asked, now + again.delay):
+        return ev.ActionAttempted(ref, name, args, number, failure, now + again.delay, began, again.free, worker=worker)
+    if kind != "permanent" and waits_for_a_person(asked):
+        return ev.ActionAttempted(ref, name, args, number, failure, now, began, asked.free, worker=worker, spent=True)
+    return ev.ActionSettled(ref, name, args, ev.NULL, failure, number, began, worker)
+
+
+def waits_for_a_person(asked: Asked) -> bool:
+    """Whether its execution gets stuck when no attempt is left. One that nobody awaits any more just fails."""
+    how = asked.spec.how
+    return bool(how.retry.spent == "stuck") and not (how.at_most_once or asked.unwanted)
+
+
+def spent(event: ev.ActionAttempted) -> str:
+    """Why an execution is stuck after this."""
+    error = event.error
+    return (
+        f"the attempts of {event.name} (command {event.ref}) are spent: {event.attempt} were made, and at last it"
+        f" failed with {error.type}: {error.message}"
+    )
 
 
 def unknown(asked: Asked) -> ev.Event:
@@ -58,13 +74,13 @@ def limit(asked: Asked, now: int) -> int | None:
     if how.deadline is None:
         timeout: int | None = how.timeout
         return timeout
-    left: int = max(asked.at + how.deadline - now, 0)
+    left: int = max(asked.timed + how.deadline - now, 0)
     return left if how.timeout is None else min(how.timeout, left)
 
 
 def past_deadline(asked: Asked, time: int) -> bool:
     deadline: int | None = asked.spec.how.deadline
-    return deadline is not None and time >= asked.at + deadline
+    return deadline is not None and time >= asked.timed + deadline
 
 
 def storable(action: Action[..., Any], result: Any, most: int) -> Raw:

@@ -5,19 +5,31 @@ The log is replayed here, if the code is here, and thrown away again; it writes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.core import summary
 from perdure.core.loop import turns
-from perdure.core.records import Head
+from perdure.core.records import Head, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.errors import PerdureError
+from perdure.runtime.managing.dead import dead_of
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure
     from perdure.runtime.run import Run
+
+
+async def stuck_ones(app: Perdure, key: str, ids: Sequence[str]) -> dict[str, str]:
+    """Which of the executions that one waits for need a person, with the cause."""
+    found: dict[str, str] = {}
+    for id in ids:
+        head = await app.store.head(key_of(tenant_of(key), id))
+        if head is not None and head.status == "stuck":
+            found[id] = dead_of(head).cause
+    return found
 
 
 async def stands(app: Perdure, run: Run[Any], head: Head) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 Rules kept here:
 - Inputs are folded one at a time, each followed by its turn: `append` writes a row and runs the code until it rests.
 - What a turn gives out is written behind what caused it, in the same draft.
-- When the code does not fit the log nothing is lost and nothing runs: it is stuck, with the reason in the log.
+- When the code does not fit the log nothing is lost and nothing runs: it is stuck, with the reason in the log. So it is
+  when an action whose attempts are spent wants a person to look.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from perdure.errors import (
 )
 from perdure.flows.listening import Listen
 from perdure.flows.workflow import Workflow
+from perdure.runtime.attempts import verdict
 from perdure.runtime.execution.draft import Draft
 from perdure.runtime.execution.kin import Kin
 from perdure.runtime.execution.notes import NOTED_TYPES, Notes
@@ -45,6 +47,8 @@ CAUSES: dict[type[PerdureError], str] = {
     DefinitionConflict: "definition",
 }
 FAULTS = tuple(CAUSES)
+#: Why an execution is stuck whose code does fit: an action of it has no attempts left.
+ATTEMPTS = "attempts"
 #: What is recorded also when the code has come to its end.
 _LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
@@ -184,6 +188,9 @@ class Course:
             self.take(now)
         except FAULTS as fault:
             self.stick(fault, now)
+            return
+        if isinstance(event, ev.ActionAttempted) and event.spent and event.ref in replay.actions:
+            self.become_stuck(ATTEMPTS, verdict.spent(event), now, f"/actions/{event.ref}/{event.name}")
 
     def write(self, event: ev.Event, now: int, message_id: str | None = None) -> None:
         """One row, and no turn."""
@@ -295,12 +302,14 @@ class Course:
         cause = CAUSES.get(type(fault), "undecodable")
         self.become_stuck(cause, str(fault), now)
 
-    def become_stuck(self, cause: str, reason: str, now: int) -> None:
+    def become_stuck(self, cause: str, reason: str, now: int, place: str = "") -> None:
         if self.replay is not None:
             self.replay.evict()
             self.replay = None
         self._tries += 1
-        self.stuck = ev.Stuck(cause, reason, self.workflow.fingerprint, self.lapses, self._tries)
+        # Other code of the workflow is no reason to try an action again whose attempts are spent.
+        code = "" if cause == ATTEMPTS else self.workflow.fingerprint
+        self.stuck = ev.Stuck(cause, reason, code, self.lapses, self._tries, place)
         self.write(self.stuck, now)
         self.stuck_row = self.draft.rows[-1]
 

@@ -14,7 +14,7 @@ from perdure.core.records import Mail
 from perdure.core.replay import Replay
 from perdure.errors import Undecodable
 from perdure.flows.described import Described
-from perdure.runtime.execution.course import FAULTS, Course
+from perdure.runtime.execution.course import ATTEMPTS, FAULTS, Course
 from perdure.runtime.execution.migration import checkpoint
 from perdure.runtime.settings import Settings
 
@@ -103,10 +103,14 @@ class Mailbox:
         if replay is not None and replay.paused is not None:
             course.append(ev.Resumed("cancelled", wish.by, wish.acting_as), now)
         timeout = wish.timeout or int(self._settings.cancel_timeout * 1e6)
-        at_once = wish.now or course.stuck is not None  # stuck code cannot clean up
+        cleans_up = course.stuck is not None and course.stuck.cause == ATTEMPTS  # other code that is stuck cannot
+        at_once = wish.now or (course.stuck is not None and not cleans_up)
         asked = ev.CancelRequested(wish.reason, wish.by, now + timeout, at_once, wish.acting_as)
         course.append(asked, now, message_id)
-        if course.replay is None:
+        if not at_once and cleans_up:
+            course.write(ev.Redriven("cancelled", wish.by, acting_as=wish.acting_as), now)
+            course.stuck = None
+        elif course.replay is None:
             course.kin.recall_all()
             course.replay = Replay(course.key, course.workflow, self._settings.limits)
             course.replay.outcome = ev.Cancelled(wish.reason, forced=True, since=course.version - 1)

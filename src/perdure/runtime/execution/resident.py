@@ -208,6 +208,7 @@ class Resident(Course):
         """Start and stop attempts: what asked for them is durable."""
         replay = self.replay
         if replay is None:
+            self._wind_down()
             return
         for ref in replay.stops:
             if (running := self.running.get(ref)) is not None:
@@ -231,8 +232,16 @@ class Resident(Course):
             else:
                 self.running[ref] = self.house.attempts.start(self, asked)
 
+    def _wind_down(self) -> None:
+        """It is stuck: what runs may end. If it is to clean up, that waits only for what may have to be undone."""
+        self._call_off()
+        if self.stuck is None:
+            for running in list(self.running.values()):
+                if running.action.compensation is None:
+                    running.cancel()
+
     def _call_off(self) -> None:
-        """What has not begun does not begin during a pause. Of one that was announced the log says that it has."""
+        """Paused or stuck: what has not begun does not begin. Of one that was announced the log says that it has."""
         for running in list(self.running.values()):
             if not running.asked.started:
                 running.call_off()

@@ -183,8 +183,7 @@ class Handing:
 
     async def _written(self, task: Task, commit: Commit) -> None:
         task.committed()
-        for row in commit.rows:
-            self._ground.metrics.events.counts[row.type % 1000] += 1
+        self._ground.metrics.wrote(commit.rows)
         hints = task.kin.hints(commit.mail, task.replay)
         if isinstance(commit.settle, End):
             hints.append(news_of(task.key, commit.settle))

@@ -38,6 +38,8 @@ MEND = {
     "definition": "publish or import the version that it was started with, with the very same content, then redrive it",
     "sealed": "put the keys of its tenant back into the key ring, then redrive it; keys that were shredded cannot come"
     " back",
+    "attempts": "mend what its last error names, then redrive it: the action has all its attempts anew; or cancel it,"
+    " and its clean-up and undos run",
     "engine": "this is a mistake of Perdure's own: report it with the output of `perdure export ID`; after an upgrade,"
     " redrive it",
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from perdure.core import events as ev
-from perdure.core.records import ENDED, Backlog, queue_of_all
+from perdure.core.records import ENDED, Backlog, Row, queue_of_all
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Queues of which the backlog is shown, at most.
@@ -151,8 +151,9 @@ class Histogram:
 
 Metric: TypeAlias = Counter | Pairs | Gauge | QueueGauge | Histogram
 
+_STUCK = ev.NUMBERS[ev.Stuck]
 #: Why executions wait for a person: the causes of Stuck events.
-CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "engine")
+CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "attempts", "engine")
 #: What goes wrong on the way of an event into its log.
 TROUBLES = (
     "store",  # it refused or was out of reach; tried again
@@ -221,6 +222,14 @@ class Metrics:
         """Every metric, in the order in which they are shown."""
         return [one for one in vars(self).values() if isinstance(one, Counter | Gauge | QueueGauge | Histogram)]
 
+    def wrote(self, rows: Iterable[Row]) -> None:
+        """These are in a log now."""
+        counts = self.events.counts
+        for row in rows:
+            counts[row.type % 1000] += 1
+            if row.type == _STUCK and isinstance(stuck := ev.read(row), ev.Stuck):
+                self.stuck.add(stuck.cause)
+
     def attempted(self, event: ev.Event | None) -> None:
         """An attempt is over: with this event, or cancelled."""
         match event:
@@ -229,7 +238,7 @@ class Metrics:
             case ev.ActionSettled():
                 outcome = "ok" if event.error is None else "failed"
             case ev.ActionAttempted():
-                outcome = "retried"
+                outcome = "failed" if event.spent else "retried"
             case _:
                 return  # there was no room for it: it runs elsewhere, and is counted there
         self.actions.counts[outcome] += 1

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from perdure.core import events as ev
 from perdure.core.loop import turns
 from perdure.core.records import ACTION, Commit, End, Hint, Outcome, Start, is_external
 from perdure.ports import Stream
@@ -29,7 +28,6 @@ from perdure.runtime.work.relay import Relay
 from perdure.runtime.work.rooms import Rooms
 
 log = logging.getLogger("perdure.worker")
-_STUCK = ev.NUMBERS[ev.Stuck]
 
 
 class Floor(Protocol):
@@ -112,11 +110,7 @@ class Landing:
     # One execution after its commit.
 
     def _count(self, commit: Commit, now: int) -> None:
-        counts = self.metrics.events.counts
-        for row in commit.rows:
-            counts[row.type % 1000] += 1
-            if row.type == _STUCK and isinstance(stuck := ev.read(row), ev.Stuck):
-                self.metrics.stuck.add(stuck.cause)
+        self.metrics.wrote(commit.rows)
         if commit.fired is not None:
             self.metrics.lateness.observe(max(0, now - commit.fired) / 1e6)
         if isinstance(commit.settle, End):
