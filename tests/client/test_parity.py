@@ -155,6 +155,7 @@ def test_every_facade_of_the_application_is_on_the_client() -> None:
         "clock",
         "tenant",
         "worker",
+        "heads",
         "states",
         "published",
         "outbound",

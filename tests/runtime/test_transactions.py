@@ -195,6 +195,7 @@ def test_a_worker_that_was_overtaken_cannot_commit_its_writes(database: Callable
         await asyncio.wait_for(inside.wait(), 30)
         worker: Any = app.worker
         worker.residents[run.key].lease_until = float("inf")  # it does not notice that its lease is over
+        worker.draining = True  # nor does it take it up again
         await connection.execute(
             "update wakes set due = 0 where key = $1", run.key
         )  # as if it had been stopped for longer than its lease
