@@ -249,7 +249,7 @@ async def test_a_letter_that_comes_to_the_end_is_rejected(world: World) -> None:
     world.add_worker()
     assert await run.result() == ["charged 7", 1]
     rejected, completed = (await run.log())[-2:]
-    assert (rejected.data["reason"], completed.type) == ("position: it is at its end", "Completed")
+    assert (rejected.data["reason"], completed.type) == ("position: it goes on to its end without a rest", "Completed")
 
 
 async def test_what_came_before_the_change_is_not_replayed_with_the_new_version(world: World) -> None:

@@ -145,6 +145,13 @@ def test_a_worker_of_no_queue_is_a_mistake() -> None:
         assert refused({"PERDURE_QUEUES": word}).startswith(f"PERDURE_QUEUES cannot be {word!r}")
 
 
+def test_a_lease_lasts() -> None:
+    for word in ("0", "0s", "PT0S"):
+        assert refused({"PERDURE_LEASE": word}).startswith(f"PERDURE_LEASE cannot be {word!r}: ")
+    assert load({"PERDURE_LEASE": "0.5"}).lease == 0.5
+    assert load({"PERDURE_WARM": "0"}).warm == 0
+
+
 def test_what_is_no_toml_is_refused_with_its_line(folder: Path) -> None:
     (folder / "perdure.toml").write_text("lease = 5\ngrace = \n")
     assert re.match(r"perdure\.toml is not TOML: .*line 2", refused())

@@ -25,6 +25,7 @@ from perdure.runtime.sources import Said, Source
 from perdure.runtime.urls import redacted
 
 Seconds = Annotated[float, Meta(ge=0)]
+Length = Annotated[float, Meta(gt=0)]  # a duration of nothing makes no sense
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0, description="per second")]
 
@@ -51,7 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     searchable: str = ""
     queues: Annotated[str, Meta(pattern=r"[^\s,]")] = "default"
     processes: Count = 1
-    lease: Seconds = 10.0
+    lease: Length = 10.0
     grace: Seconds = 2.0
     linger: Seconds = 1.0
     drain: Seconds = 30.0
@@ -300,11 +301,15 @@ def type_of(name: str) -> str:
     ('duration', 'whole number', 'console or json')
     """
     kind = _kinds()[name]
-    if kind is Seconds or Seconds in get_args(kind):
+    if _is_duration(kind):
         return "duration"
     if get_origin(kind) is Literal:
         return " or ".join(get_args(kind))
     return _TYPES[get_args(kind)[0] if get_origin(kind) is Annotated else kind]
+
+
+def _is_duration(kind: Any) -> bool:
+    return kind in (Seconds, Length) or Seconds in get_args(kind)
 
 
 def _take(found: Found, layer: Iterable[Said]) -> None:
@@ -329,10 +334,10 @@ def _take(found: Found, layer: Iterable[Said]) -> None:
 
 def _read(said: Said, kind: Any) -> Any:
     value = said.value
-    if kind is Seconds or Seconds in get_args(kind):
-        if isinstance(value, str) and value.replace(".", "", 1).isdecimal():
-            return seconds(float(value) / said.per)
-        return seconds(value)
+    if _is_duration(kind):
+        plain = isinstance(value, str) and value.replace(".", "", 1).isdecimal()
+        length = seconds(float(value) / said.per if plain else value)
+        return msgspec.convert(length, kind)
     # A variable is always text; a file has types of its own.
     lax = isinstance(value, str) and said.source != "file"
     return msgspec.convert(value, kind, strict=not lax)

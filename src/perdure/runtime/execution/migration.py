@@ -74,7 +74,7 @@ def _hinders(replay: Replay, new: Described) -> list[Problem]:
     if (new.version, new.hash) == (now.version, replay.hash):
         return [Problem("version", f"it is at version {new.version} already")]
     if replay.outcome is not None:
-        return [Problem("position", "it is at its end")]
+        return [Problem("position", "it goes on to its end without a rest")]
     if replay.paused is not None:
         return [Problem("position", "it is paused", "resume it first")]
     if replay.position is None or replay.actions or replay.children:
