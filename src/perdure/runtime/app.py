@@ -614,11 +614,14 @@ class Perdure:
 
     # News.
 
-    def news(self, key: str) -> asyncio.Future[End | None]:
-        """Done when the execution has ended, as far as this process hears of it; with the end if it is our own."""
+    def news(self, key: str, looks: int = 0) -> asyncio.Future[End | None]:
+        """Done when the execution has ended, as far as this process hears of it; with the end if it is our own.
+
+        Without it, when it is time to look: the later, the more `looks` there were before.
+        """
         if self.worker is None:
             self._listener.listen()
-        return self._ends.of(key)
+        return self._ends.of(key, looks)
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
         self._ends.leave(key, future)

@@ -99,8 +99,9 @@ class Run(Generic[R_co]):
             return await self._end()
 
     async def _end(self) -> tuple[Status, bytes | None, bytes | None]:
+        looks = 0
         while True:
-            news = self._app.news(self.key)
+            news = self._app.news(self.key, looks)
             try:
                 if not self._fresh:
                     await self._app.stream.listen(self.key)
@@ -110,6 +111,7 @@ class Run(Generic[R_co]):
                 self._fresh = False
                 if (end := await news) is not None:
                     return end.status, end.result, None
+                looks = 0 if self._app.stream.trouble else looks + 1
             finally:
                 self._app.no_news(self.key, news)
 

@@ -66,7 +66,7 @@ class Client(_App):
     def _grace(self) -> int:
         return int(self.world.settings.grace * 1e6)
 
-    def news(self, key: str) -> asyncio.Future[End | None]:
+    def news(self, key: str, looks: int = 0) -> asyncio.Future[End | None]:
         return self.world.end(key)
 
     async def close(self) -> None:

@@ -1,20 +1,25 @@
 """Who waits for the end of which execution in this process, and what is known of ends that nobody has asked for yet.
 
-Rules kept here: news may get lost with its hint, so whoever has waited for `grace` is told to look; the end of an
-execution that was started here is kept for whoever asks, for a while, but not a long result.
+Rules kept here: news may get lost with its hint, so whoever has waited for `grace` is told to look, and later and later
+from then on: a long wait costs next to nothing. The end of an execution that was started here is kept for whoever asks,
+for a while, but not a long result.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+import itertools
+from collections import OrderedDict
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from perdure.core.records import SHORT, End, Hint
 
 #: Executions whose end is kept for whoever asks.
 _KEPT = 10_000
+#: The time between two looks doubles so often.
+_DOUBLINGS = 5
 
 
 def news_of(key: str, end: End) -> Hint:
@@ -45,7 +50,8 @@ class Ends:
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._futures: dict[str, set[News]] = {}
-        self._line: deque[tuple[float, News]] = deque()  # who is told to look next
+        self._line: list[tuple[float, int, News]] = []  # who is told to look next, by time
+        self._numbers = itertools.count()
         self._alarm: asyncio.TimerHandle | None = None
         self._expected: OrderedDict[str, End | _Pending | None] = OrderedDict()
         self._watches: dict[str, Callable[[End | None], None]] = {}
@@ -69,8 +75,11 @@ class Ends:
     def forget(self, key: str) -> None:
         self._expected.pop(key, None)
 
-    def of(self, key: str) -> News:
-        """Done when the execution has ended, as far as this process hears of it, or when it is time to look."""
+    def of(self, key: str, looks: int = 0) -> News:
+        """Done when the execution has ended, as far as this process hears of it, or when it is time to look again.
+
+        `looks` is how often that was the case before.
+        """
         loop = asyncio.get_running_loop()
         future: News = loop.create_future()
         known = self._expected.pop(key, _PENDING)
@@ -78,9 +87,10 @@ class Ends:
             future.set_result(known)
             return future
         self._futures.setdefault(key, set()).add(future)
-        self._line.append((loop.time() + self._grace, future))
-        if self._alarm is None:
-            self._alarm = loop.call_later(self._grace, self._time_to_look)
+        until = loop.time() + self._grace * 2 ** min(looks, _DOUBLINGS)
+        heappush(self._line, (until, next(self._numbers), future))
+        if self._alarm is None or until < self._alarm.when():
+            self._ring_at(until)
         return future
 
     def leave(self, key: str, future: News) -> None:
@@ -110,14 +120,18 @@ class Ends:
         self._expected.clear()
         self._watches.clear()
 
-    def _time_to_look(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _ring_at(self, time: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(time, self._time_to_look, time)
+
+    def _time_to_look(self, now: float) -> None:
         self._alarm = None
         while self._line:
-            until, future = self._line[0]
+            until, _, future = self._line[0]
             if not future.done():
-                if until > loop.time():
-                    self._alarm = loop.call_at(until, self._time_to_look)
+                if until > now:
+                    self._ring_at(until)
                     return
                 future.set_result(None)
-            self._line.popleft()
+            heappop(self._line)

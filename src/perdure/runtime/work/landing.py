@@ -94,6 +94,8 @@ class Landing:
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)
+                    elif commit.settle is not None and commit.settle.status == "stuck":
+                        hints.append(Hint(resident.key, ended=True))  # whoever waits for the end should look
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
         self.metrics.batch.observe(len(group.commits))

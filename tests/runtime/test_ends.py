@@ -1,0 +1,71 @@
+"""Whoever waits for an end hears of it, and looks by itself ever more seldom."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from perdure import ExecutionStuck, Perdure, action, workflow
+from perdure.core.records import End, Hint
+from perdure.core.retry import Retry
+from perdure.runtime.callers.ends import Ends
+from perdure.testing.clock import run
+
+
+def test_a_long_wait_looks_ever_more_seldom() -> None:
+    async def body() -> None:
+        ends, loop, looked = Ends(2.0), asyncio.get_running_loop(), list[float]()
+        while loop.time() < 400:
+            assert await ends.of("t/one", len(looked)) is None
+            looked.append(loop.time())
+        assert looked == [2, 6, 14, 30, 62, 126, 190, 254, 318, 382, 446]
+
+    run(body())
+
+
+def test_each_looks_at_its_own_time_whoever_came_first() -> None:
+    async def body() -> None:
+        ends, loop = Ends(2.0), asyncio.get_running_loop()
+        late = asyncio.ensure_future(ends.of("t/one", 3))
+        left = ends.of("t/two", 2)
+        soon = asyncio.ensure_future(ends.of("t/two"))
+        ends.leave("t/two", left)
+        assert (await soon, loop.time()) == (None, 2)
+        again = asyncio.ensure_future(ends.of("t/two"))
+        ends.came("t/two", End("completed", b"1"))
+        assert (await again, loop.time()) == (End("completed", b"1"), 2)
+        assert (await late, loop.time()) == (None, 16)
+
+    run(body())
+
+
+@action(name="ends-fails", retries=Retry(attempts=1, spent="stuck"))
+async def fails() -> None:
+    raise ConnectionError("nobody is there")
+
+
+@workflow(name="ends-gets-stuck")
+async def gets_stuck() -> None:
+    await fails()
+
+
+def test_who_waits_in_another_process_hears_that_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        url = f"sqlite:///{tmp_path}/s.db"
+        async with Perdure(url) as here, Perdure(url) as there, there.working():
+            told: list[Hint] = []
+            publish = there.stream.publish
+
+            async def noted(hints: list[Hint]) -> None:
+                told.extend(hints)
+                await publish(hints)
+
+            monkeypatch.setattr(there.stream, "publish", noted)
+            run = await here.start(gets_stuck, id="one")
+            with pytest.raises(ExecutionStuck, match="nobody is there"):
+                await run.result(timeout=30)
+            assert [hint.key for hint in told if hint.ended] == ["default/one"]
+
+    asyncio.run(body())
