@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_each_looks_at_its_own_time_whoever_came_first() -> None:
         assert (await late, loop.time()) == (None, 16)
 
     run(body())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop has no Windows")
+def test_two_who_are_due_at_once_are_told_on_every_loop() -> None:
+    """A handle of uvloop that is due at once does not know when."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def body() -> list[End | None]:
+        ends = Ends(0.0)
+        return list(await asyncio.gather(ends.of("t/one"), ends.of("t/two")))
+
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            assert runner.run(body()) == [None, None]
 
 
 @action(name="ends-fails", retries=Retry(attempts=1, spent="stuck"))

@@ -52,7 +52,8 @@ class Ends:
         self._futures: dict[str, set[News]] = {}
         self._line: list[tuple[float, int, News]] = []  # who is told to look next, by time
         self._numbers = itertools.count()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._rings = 0.0  # when the alarm does: not every loop's handles tell
         self._expected: OrderedDict[str, End | _Pending | None] = OrderedDict()
         self._watches: dict[str, Callable[[End | None], None]] = {}
 
@@ -89,7 +90,7 @@ class Ends:
         self._futures.setdefault(key, set()).add(future)
         until = loop.time() + self._grace * 2 ** min(looks, _DOUBLINGS)
         heappush(self._line, (until, next(self._numbers), future))
-        if self._alarm is None or until < self._alarm.when():
+        if self._alarm is None or until < self._rings:
             self._ring_at(until)
         return future
 
@@ -123,10 +124,12 @@ class Ends:
     def _ring_at(self, time: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(time, self._time_to_look, time)
+        self._rings = time
+        self._alarm = asyncio.get_running_loop().call_at(time, self._time_to_look)
 
-    def _time_to_look(self, now: float) -> None:
+    def _time_to_look(self) -> None:
         self._alarm = None
+        now = max(self._rings, asyncio.get_running_loop().time())  # a loop may ring a little early
         while self._line:
             until, _, future = self._line[0]
             if not future.done():
