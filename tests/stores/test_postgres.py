@@ -188,6 +188,61 @@ def test_a_migration_that_never_gets_its_lock_says_so_and_changes_nothing(
     asyncio.run(scenario())
 
 
+def test_what_has_failed_or_waits_is_found_after_its_schema_was_brought_up(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = migrations.known()
+    made = "(key, tenant, workflow, definition, queue, status, sha, base, started_at, changed_at)"
+
+    async def scenario() -> None:
+        with monkeypatch.context() as before:
+            before.setattr(migrations, "known", lambda: {one: scripts[one] for one in range(1, 11)})
+            async with opened(postgres):
+                pass
+        async with session(postgres) as connection:
+            for number, status in enumerate(("open", "failed", "stuck", "completed")):
+                head = f"'acme/{status}', 'acme', 'order', 'order@1', 'default', '{status}', 'sha', 1, {number}, 0"
+                await connection.execute(f"insert into heads {made} values ({head})")
+            await connection.execute(
+                "insert into wakes (key, queue, definition, token, born)"
+                " select key, queue, definition, 1, 0 from heads where status in ('open', 'stuck')"
+            )
+        async with opened(postgres) as store:
+            for shown, key in (
+                ("waiting", "open"),
+                ("failed", "failed"),
+                ("stuck", "stuck"),
+                ("completed", "completed"),
+            ):
+                assert [one.key for one in await store.find(Query("acme", status=shown))] == [f"acme/{key}"]
+
+    asyncio.run(scenario())
+
+
+def test_an_execution_that_completes_changes_its_head_in_place(postgres: str) -> None:
+    """Else every end would write every index of the heads again."""
+    keys = [f"acme/{number}" for number in range(300)]
+
+    async def scenario() -> tuple[int, int]:
+        async with opened(postgres) as store:
+            await store.start([begin(key) for key in keys], GRACE)
+            hands = [await take(store, key) for key in keys]
+            group = [
+                await hand.prepare(settled(1), settle=End("completed", b'{"total": 1234567890}')) for hand in hands
+            ]
+            assert set(await store.commit(group, GRACE)) == {"ok"}
+        # Whoever has left has told its numbers.
+        question = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'heads'::regclass"
+        async with session(postgres) as connection, asyncio.timeout(10):
+            while (told := await connection.fetchrow(question))[0] < len(keys):
+                await asyncio.sleep(0.02)
+        return told[0], told[1]
+
+    changed, in_place = asyncio.run(scenario())
+    assert changed == 300
+    assert in_place > 280, "but for the last page of the heads, perhaps"
+
+
 def test_two_schemas_are_two_deployments(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres) as one, opened(postgres + "_b") as two:

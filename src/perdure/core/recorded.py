@@ -17,7 +17,6 @@ from perdure.core.records import Row
 from perdure.errors import Nondeterminism
 
 #: Outputs without a number: they are told apart by their order.
-COUNTED = (ev.Published, ev.EventRejected, ev.StateChanged, ev.NodeStarted, ev.NodeSettled)
 Counted: TypeAlias = ev.Published | ev.EventRejected | ev.StateChanged | ev.NodeStarted | ev.NodeSettled
 _INPUTS = (ev.ActionSettled, ev.TimerFired, ev.EventReceived, ev.ChildSettled, ev.CancelRequested)
 
@@ -33,7 +32,7 @@ class Recorded:
         self._highest = 0  # number of a command
         self._last_input = 0  # version of the last input that was driven when it was written
         self._outputs: set[tuple[type[ev.Event], int]] = set()
-        self._counted: dict[type[ev.Event], deque[tuple[int, ev.Event]]] = {kind: deque() for kind in COUNTED}
+        self._counted: dict[type[ev.Event], deque[tuple[int, ev.Event]]] = {}  # nearly none has any
 
     def index(self, log: Sequence[tuple[Row, ev.Event]], kept_back: bool) -> None:
         """Note what a log, or its next portion, records. Inputs that are kept back prove nothing about the code."""
@@ -67,7 +66,7 @@ class Recorded:
             case ev.Restarted():
                 self._round = version
             case ev.Published() | ev.EventRejected() | ev.StateChanged() | ev.NodeStarted() | ev.NodeSettled():
-                self._counted[type(event)].append((version, event))
+                self._counted.setdefault(type(event), deque()).append((version, event))
             case _:
                 pass
 
@@ -107,10 +106,9 @@ class Recorded:
 
     def spend(self, output: Counted) -> tuple[int, ev.Event] | None:
         """The next one that the log has of these, with its version; it is then met."""
-        recorded = self._counted[type(output)]
+        recorded = self._counted.get(type(output))
         return recorded.popleft() if recorded else None
 
     def fed(self) -> None:
         """All of it was fed: what the code no longer gives out must not hide what comes now."""
-        for recorded in self._counted.values():
-            recorded.clear()
+        self._counted.clear()

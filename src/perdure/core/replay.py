@@ -395,13 +395,12 @@ class Replay(Asking):
 
     def next_due(self, now: int = 0) -> int | None:
         """The earliest time at which something happens by itself; an action that was due by now is under way."""
-        dues = [self.due_of(handle) for handle in self.loop.timers.values()] if self.loop.timers else []
-        for asked in self.actions.values():
-            if asked.due > now:
-                dues.append(asked.due)
+        dues = [asked.due for asked in self.actions.values() if asked.due > now]
+        if self.loop.timers:
+            dues += [self.due_of(handle) for handle in self.loop.timers.values()]
         if self.cancel is not None and self.cancel.deadline:
             dues.append(self.cancel.deadline)
-        return min(dues, default=None)
+        return min(dues) if dues else None
 
     def kept_back(self) -> list[ev.Received]:
         """What came while it was paused or stuck, and will be given to the code when it goes on."""

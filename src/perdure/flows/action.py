@@ -57,7 +57,9 @@ class Options(Struct, frozen=True):
     @property
     def most(self) -> int | None:
         """Attempts at once in one worker: more than there may be in all of them need not even look for a place."""
-        return min((one for one in (self.concurrency, self.everywhere) if one is not None), default=None)
+        if self.concurrency is None:
+            return self.everywhere
+        return self.concurrency if self.everywhere is None else min(self.concurrency, self.everywhere)
 
 
 class Action(Generic[P, R]):

@@ -6,6 +6,7 @@ that belongs to it, and tell whoever waits for it.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import msgspec
@@ -28,7 +29,7 @@ NOTED_TYPES = frozenset(
 )
 _NOTED = frozenset(ev.NUMBERS[kind] for kind in NOTED_TYPES)
 _STARTED = ev.NUMBERS[ev.Started]
-_WORDS = (b'"callback":', b'"correlation":', b'"trace":')
+_WORDS = re.compile(rb'"(?:callback|correlation|trace)":').search
 
 
 class Notes:
@@ -50,7 +51,7 @@ class Notes:
         # Nearly all have neither a parent nor one of these: no need to read the first row for them.
         if first is None or first.type != _STARTED:
             return
-        if held.parent is not None or any(word in first.data for word in _WORDS):
+        if held.parent is not None or _WORDS(first.data):
             with suppress(Undecodable):
                 self.note(ev.read(first))
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perdure.core.records import ENDED, Head, Query, labelled, labels_wanted
+from perdure.core.records import Head, Query, labelled, labels_wanted
 
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
@@ -29,6 +29,16 @@ _RUNNING = """
 select x.* from (select w.key from {schema}.wakes w where w.holder is not null{own} offset 0) held
   cross join lateral ({heads} offset 0) x
 order by x.started_at desc, x.key desc limit {limit}"""
+
+#: What waits is open and nobody's: read off an index, in its order. Those whose holder is late are few, and come to it.
+_WAITING = """
+select y.* from (
+  (select x.* from {schema}.wakes o cross join lateral ({heads} h.key = o.key and {parts} offset 0) x
+   where o.holder is null{lot}{places} order by o.started_at desc, o.key desc limit {limit})
+  union all
+  (select x.* from (select w.key from {schema}.wakes w where w.holder is not null{own} offset 0) held
+     cross join lateral ({heads} h.key = held.key and {parts}{here} offset 0) x)) y
+order by y.started_at desc, y.key desc limit {limit}"""
 
 _AS_WELL = """
   cross join lateral (select 1 from {schema}.labels o
@@ -55,8 +65,9 @@ _BEGUN = (
 
 def begun_statement(schema: str) -> str:
     return (
-        f"select count(*) from (select 1 from {schema}.heads h join {schema}.wakes w on w.key = h.key"
-        f" where h.tenant = $1 and {_COUNTS} and {_BEGUN.format(schema=schema)} limit $2) few"
+        f"select count(*) from (select 1 from {schema}.wakes w join {schema}.heads h on h.key = w.key"
+        " where w.key > $1 || '/' and w.key < $1 || '0'"
+        f" and h.tenant = $1 and {_COUNTS} and {_BEGUN.format(schema=schema)} limit $2) few"
     )
 
 
@@ -100,6 +111,8 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
         parts.append(f"{schema}.published(h.state) @> {value(json.dumps(query.fields))}::jsonb")
     if labels := [value(label) for label in labels_wanted(query)]:
         return _by_label(query, schema, parts, labels, value), values
+    if query.status == "waiting":
+        return _waiting(query, schema, parts, value), values
     parts += _places("h", query, value)
     if query.status == "running":
         return _running(query, schema, parts, value), values
@@ -107,10 +120,28 @@ def statement(query: Query, schema: str) -> tuple[str, list[Any]]:
     return _HEAD.format(schema=schema) + " and ".join(parts) + order, values
 
 
+def _waiting(query: Query, schema: str, parts: list[str], value: Callable[[Any], str]) -> str:
+    return _WAITING.format(
+        schema=schema,
+        heads=_HEAD.format(schema=schema),
+        parts=" and ".join(parts),
+        lot="" if query.tenant is None else f" and o.lot = hashtext({value(query.tenant)})",
+        own=_own(query, value),
+        places="".join(f" and {part}" for part in _places("o", query, value)),
+        here="".join(f" and {part}" for part in _places("h", query, value)),
+        limit=value(query.limit),
+    )
+
+
+def _own(query: Query, value: Callable[[Any], str]) -> str:
+    """The keys of a tenant lie between a slash and the character after it."""
+    if query.tenant is None:
+        return ""
+    return f" and w.key > {value(f'{query.tenant}/')} and w.key < {value(f'{query.tenant}0')}"
+
+
 def _running(query: Query, schema: str, parts: list[str], value: Callable[[Any], str]) -> str:
-    own = ""
-    if query.tenant is not None:  # their keys lie between a slash and the character after it
-        own = f" and w.key > {value(f'{query.tenant}/')} and w.key < {value(f'{query.tenant}0')}"
+    own = _own(query, value)
     heads = _HEAD.format(schema=schema) + " and ".join(["h.key = held.key", *parts])
     return _RUNNING.format(schema=schema, own=own, heads=heads, limit=value(query.limit))
 
@@ -137,16 +168,16 @@ def _places(table: str, query: Query, value: Callable[[Any], str]) -> list[str]:
 
 
 def _status(status: str) -> str:
-    """A status is one of a few words, and written out it lets the planner use the index without completed rows."""
+    """A status is one of a few words, and written out it lets the planner use the index of those that few have."""
     held = "(w.holder is not null and w.due > n.now)"
     match status:
         case "running":
             return f"h.status = 'open' and {held}"
         case "waiting":
             return f"h.status = 'open' and not coalesce({held}, false)"
-        case "paused" | "stuck":
-            return f"h.status = '{status}'"
-        case _ if status in ENDED:
-            return f"h.status = '{status}'"
+        case "completed":
+            return "h.status = 'completed'"
+        case "paused" | "stuck" | "failed" | "cancelled":
+            return f"h.mark = '{status}'"
         case _:
             return "false"
