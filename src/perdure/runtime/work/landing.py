@@ -89,8 +89,10 @@ class Landing:
                 if outcome == "ok" or (outcome == "mail" and not isinstance(commit.settle, End)):
                     self._count(commit, now)
                 if outcome == "ok":
-                    hints += [_hint(start) for start in commit.children]
-                    hints += resident.kin.hints(commit.mail, resident.replay)
+                    if commit.children:
+                        hints += [_hint(start) for start in commit.children]
+                    if commit.mail:
+                        hints += resident.kin.hints(commit.mail, resident.replay)
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)

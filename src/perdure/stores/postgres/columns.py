@@ -167,8 +167,11 @@ def _append(columns: _Lists, *values: Any) -> None:
 
 def _base(commit: Commit) -> int:
     """Where a replay begins after this commit, as far as the commit says so."""
-    settled = commit.settle.base if commit.settle is not None else 1
-    return max(settled, *(row.version for row in commit.rows if row.type % 1000 == RESTARTED), 1)
+    base = commit.settle.base if commit.settle is not None else 1
+    for row in commit.rows:
+        if row.type % 1000 == RESTARTED:
+            base = max(base, row.version)
+    return base
 
 
 def folds_twice(commit: Commit) -> bool:
