@@ -44,8 +44,9 @@ class Hand:
         """Whether the worker takes what it is given."""
         return self.count == 0 or self._clock() - self._moved < STALLED
 
-    def knows(self, hint: Hint) -> bool:
-        return hint in self._given
+    def copies(self, hint: Hint) -> int:
+        """How often it was given and is not given back."""
+        return len(self._given.get(hint, ()))
 
     def take(self, hints: Iterable[Hint], tag: int | None = None) -> None:
         those = list(hints)

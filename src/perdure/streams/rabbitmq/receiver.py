@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
@@ -181,7 +182,13 @@ class Receiver:
         while True:
             taken = await self._inbox.take(limit)
             self._nudged.difference_update(hint.queue for hint in taken if not hint.key)
-            if wanted := [hint for hint in taken if not _is_work(hint) or self._hand.knows(hint)]:
+            times: Counter[Hint] = Counter()
+            wanted: list[Hint] = []
+            for hint in taken:
+                times[hint] += 1
+                if not _is_work(hint) or times[hint] <= self._hand.copies(hint):
+                    wanted.append(hint)
+            if wanted:
                 return wanted
 
     # What comes and goes

@@ -12,7 +12,7 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct as Layout
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from pamqp import commands, frame as frames
 from pamqp.base import Frame
@@ -212,8 +212,7 @@ class Wire(asyncio.Protocol):
     # What comes in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its manners only
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(exc if isinstance(exc, OSError) else ConnectionError("the connection has ended"))

@@ -1,10 +1,10 @@
 """RabbitMQ for tests.
 
 `PERDURE_TEST_RABBITMQ` names a broker that we were given: only what begins with a prefix of our own is made there, and
-stays. Otherwise, and for tests that stop a broker or take its data away, a private one is started from `rabbitmq-server`
-on the PATH, or from Debian's packages, which are fetched into a cache of the user's and only unpacked there: nothing is
-installed, and no rights are needed. Rules kept here: only what was started here is ended, also when the tests are
-killed; a broker that cannot be had is an error that says what to do.
+its empty queues stay. Otherwise, and for tests that stop a broker or take its data away, a private one is started from
+`rabbitmq-server` on the PATH, or from Debian's packages, which are fetched into a cache of the user's and only unpacked
+there: nothing is installed, and no rights are needed. Rules kept here: only what was started here is ended, also when
+the tests are killed; a broker that cannot be had is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ PACKAGES = (
 LISTS = Path("/var/lib/apt/lists")
 
 #: Runs the broker and the daemon that it registers with, until its input ends, which it does however this process ends.
-_WARDEN = 'epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & "$1" < /dev/null & cat > /dev/null; rm -rf "$2"; kill -9 -$$'
+_WARDEN = (
+    'epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & "$1" < /dev/null & cat > /dev/null; rm -rf "$2"; kill -9 -$$'
+)
 #: Debian's own has its place written in it.
 _ERL = """#!/bin/sh
 ROOTDIR=$(dirname "$(dirname "$(readlink -f "$0")")")/usr/lib/erlang
@@ -74,7 +76,7 @@ class RabbitServer:
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         self.port = free_port(beside=4)
-        self._certificate = certificate
+        self.certificate = certificate
         self._folder = Path(tempfile.mkdtemp(prefix="perdure-rabbitmq-"))
         self._warden: subprocess.Popen[bytes] | None = None
 
@@ -102,8 +104,8 @@ class RabbitServer:
         """Also again after `kill`, on the same port."""
         script, path = find_server()
         config = _CONFIG.format(port=self.port)
-        if self._certificate is not None:
-            certificate, key = self._certificate
+        if self.certificate is not None:
+            certificate, key = self.certificate
             config += _TLS.format(port=self.port + 3, certificate=certificate, key=key)
         (self._folder / "rabbitmq.conf").write_text(config)
         with (self._folder / "output").open("ab") as output:
