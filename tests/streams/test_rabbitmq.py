@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
 from perdure.ports import Stream
+from perdure.runtime import urls
+from perdure.runtime.settings import Settings
 from perdure.streams.rabbitmq import RabbitStream, wire
 from perdure.streams.rabbitmq.address import read_address
 from perdure.streams.rabbitmq.hand import STALLED
-from perdure.streams.rabbitmq.names import work, worker as name_of
+from perdure.streams.rabbitmq.names import Names, work, worker as name_of
 from perdure.streams.rabbitmq.stream import NEAR
 from perdure.testing.contract.streams import StreamContract
 from perdure.testing.servers.rabbitmq import RabbitServer, new_prefix
@@ -386,6 +389,61 @@ def test_who_is_not_let_in_is_told_so_without_the_password(rabbit: RabbitServer)
             assert "s3cret" not in str(refused.value)
 
     play(rabbit.url, body)
+
+
+def test_rights_to_the_prefix_are_enough_and_needed(rabbit: RabbitServer) -> None:
+    rabbit.do("add_user", "shop", "pass/word")
+    rabbit.do("set_permissions", "shop", "^shop:", "^shop:", "^shop:")
+    url = f"amqp://shop:pass%2Fword@127.0.0.1:{rabbit.port}/"
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default", url=url, prefix="shop")
+        client = await world.open("client", url=url, prefix="shop")
+        await client.listen("acme/one")
+        await client.publish([ONE, Hint("acme/mine", to="w1")])
+        assert len(await got(worker, 2)) == 2
+        await worker.publish([Hint("acme/one", ended=True)])
+        assert await got(client) == [Hint("acme/one", ended=True)]
+        with pytest.raises(SettingsError, match=f"refuses us .*{world.prefix}:hints.* the rights"):
+            await world.open("w2", "default", url=url)
+
+    play(rabbit.url, body)
+
+
+def test_the_settings_reach_the_broker(rabbit_url: str) -> None:
+    prefix = new_prefix()
+    given: dict[str, Any] = {"stream": rabbit_url, "stream_prefix": prefix, "stream_group": "crew", "stream_batch": 1}
+
+    async def body(world: World) -> None:
+        idle = urls.stream(Settings(**given, stream_idle=1.0))
+        await idle.open("w1", ["default"])
+        try:
+            client = await world.open("client", prefix=prefix, group="crew")
+            await client.publish([ONE, TWO])
+            assert await idle.receive(10) == [ONE], "more than the batch"
+            world.names = Names(prefix, "crew")
+            assert await world.waiting() == 1
+            patient = urls.stream(Settings(**given, stream_reclaim=False))
+            await patient.open("w2", ["default"])
+            try:
+                assert await patient.receive(10) == [TWO]
+                await patient.ack([TWO])
+                assert await asyncio.wait_for(patient.receive(10), 5) == [ONE], "it was not given back after a second"
+            finally:
+                await patient.close()
+        finally:
+            await idle.close()
+
+    play(rabbit_url, body)
+
+
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "perdure.streams.rabbitmq")
+    monkeypatch.setitem(sys.modules, "pamqp", None)
+    for module in [name for name in sys.modules if name.startswith("perdure.streams.rabbitmq.")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(SettingsError, match=r"pip install 'perdure\[rabbitmq\]'"):
+        urls.stream(Settings(stream="amqp://host"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ OWN = 10_000
 
 def base(names: Names) -> list[Frame]:
     """The exchange, and the word on who shares the queues: RabbitMQ compares the arguments with those it knows."""
-    agreed: Arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": names.group}
+    agreed: Arguments = {"x-dead-letter-exchange": names.exchange, "x-dead-letter-routing-key": names.group}
     return [
         commands.Exchange.Declare(exchange=names.exchange, exchange_type="direct", durable=True),
         commands.Queue.Declare(queue=names.agreement, durable=True, arguments=agreed),
