@@ -338,7 +338,7 @@ def test_many_ends_with_long_results_arrive(rabbit_url: str) -> None:
 
 
 def test_a_message_may_be_longer_than_a_frame(rabbit_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LONGEST", wire.SHORTEST)
+    monkeypatch.setattr(wire, "LARGE", wire.SMALL)
 
     async def body(world: World) -> None:
         here, there = await world.open("client"), await world.open("w1", "default")

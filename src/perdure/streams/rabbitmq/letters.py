@@ -20,7 +20,7 @@ from perdure.streams.rabbitmq.wire import Letter
 #: Hints that share a message, at most; and messages into which hints are divided before any of them share one.
 SHARED, APART = 8, 16
 #: Ends that share a message, and the bytes that a message may have.
-ENDS, LONGEST = 50, 100_000
+ENDS, BYTES = 50, 100_000
 
 _Item = TypeVar("_Item")
 _End: TypeAlias = tuple[str, str, str, str]  # key, queue, status and result
@@ -89,7 +89,7 @@ def to_workers(me: str, words: Sequence[str]) -> Iterator[Letter]:
 
 def _letter(word: str, note: Note, queue: str | None = None) -> Iterator[Letter]:
     body = _encode(note)
-    if len(body) <= LONGEST:
+    if len(body) <= BYTES:
         yield Letter(word, body, queue)
 
 

@@ -17,7 +17,7 @@ from perdure.errors import SettingsError
 
 #: Kinds of news. A process that waits for one execution hears the news of one in so many.
 CHANNELS = 16
-LONGEST = 255
+BYTES = 255
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -80,7 +80,7 @@ def fit(name: str) -> str:
     >>> fit("q:slow"), len(fit("q:" + "x" * 300))
     ('q:slow', 255)
     """
-    if len(name.encode()) <= LONGEST:
+    if len(name.encode()) <= BYTES:
         return name
     mark = sha256(name.encode()).hexdigest()[:32]
-    return name.encode()[: LONGEST - 33].decode(errors="ignore") + "#" + mark
+    return name.encode()[: BYTES - 33].decode(errors="ignore") + "#" + mark

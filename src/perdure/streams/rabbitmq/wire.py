@@ -26,8 +26,8 @@ from perdure.streams.rabbitmq.address import Address
 #: How long a connection may take to be made, and a call to be answered, in seconds.
 TIMEOUT = 2.0
 CHANNEL = 1
-#: The longest frame that we take, and the one that every broker takes.
-LONGEST, SHORTEST = 131_072, 4_096
+#: Bytes of a frame: what we take, and what every broker takes.
+LARGE, SMALL = 131_072, 4_096
 _ABLE: FieldTable = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -86,7 +86,7 @@ class Wire(asyncio.Protocol):
         self._landed: asyncio.Future[None] | None = None
         self._heard = self._loop.time()
         self._beat: asyncio.TimerHandle | None = None
-        self._longest = SHORTEST
+        self._frame = SMALL
         self.stopped = False  # the broker takes nothing
         self.ended: asyncio.Future[BaseException] = self._loop.create_future()
 
@@ -105,9 +105,9 @@ class Wire(asyncio.Protocol):
                     response=f"\0{address.user}\0{address.password}",
                 )
             )
-            self._longest = max(SHORTEST, min(tune.frame_max or LONGEST, LONGEST))
+            self._frame = max(SMALL, min(tune.frame_max or LARGE, LARGE))
             self._heartbeat = min(self._heartbeat, tune.heartbeat or self._heartbeat)
-            self._write(commands.Connection.TuneOk(tune.channel_max, self._longest, self._heartbeat), channel=0)
+            self._write(commands.Connection.TuneOk(tune.channel_max, self._frame, self._heartbeat), channel=0)
             await self._call(commands.Connection.Open(virtual_host=address.vhost))
         self._watch()
         await self.ask(commands.Channel.Open())
@@ -196,7 +196,7 @@ class Wire(asyncio.Protocol):
     def _packed(self, exchange: str, letter: Letter) -> list[bytes]:
         call = commands.Basic.Publish(exchange=exchange, routing_key=letter.word, mandatory=letter.queue is not None)
         header = ContentHeader(body_size=len(letter.body), properties=_TRANSIENT)
-        size = self._longest - 8
+        size = self._frame - 8
         parts = [ContentBody(letter.body[at : at + size]) for at in range(0, len(letter.body), size)]
         whole = [frames.marshal(call, CHANNEL), frames.marshal(header, CHANNEL)]
         return whole + [frames.marshal(part, CHANNEL) for part in parts]
@@ -225,7 +225,7 @@ class Wire(asyncio.Protocol):
             stop = at + _HEAD.size + _HEAD.unpack_from(self._buffer, at)[2] + 1
             if self._buffer[at : at + 4] == b"AMQP":
                 self.end(ConnectionError("it does not speak AMQP 0-9-1"))
-            elif stop - at > LONGEST + _HEAD.size + 1:
+            elif stop - at > LARGE + _HEAD.size + 1:
                 self.end(ConnectionError("it does not speak AMQP"))
             elif stop > there:
                 break
