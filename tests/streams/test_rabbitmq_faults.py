@@ -175,22 +175,31 @@ def test_after_a_cut_the_worker_is_told_to_look(rabbit: RabbitServer) -> None:
     play(rabbit.url, body)
 
 
-def test_what_was_in_hand_at_a_cut_is_still_work_and_its_ack_harms_nobody(rabbit: RabbitServer) -> None:
+def test_what_was_in_hand_at_a_cut_is_acked_by_nobody(rabbit: RabbitServer) -> None:
     async def body(world: World) -> None:
         async with wired(rabbit) as (proxy, url):
             worker, client = await world.open("w1", "default", url=url), await world.open("client")
-            await client.publish([ONE, TWO])
-            first = list(await worker.receive(1))
+            for number in range(5):
+                await client.publish([Hint(f"acme/{number}", "default")])
+                await got(worker)
+            await client.publish([ONE])
+            assert await worker.receive(10) == [ONE]  # the sixth of its connection
             proxy.sever()
             await until(lambda: not worker.carries)
             await until(lambda: worker.carries)
-            await worker.ack(first)  # of the old connection: the tag means something else in the new one
-            await client.publish([Hint("acme/three", "default")])
-            keys: set[str] = set()
-            while len(keys) < 3:
-                keys |= {hint.key for hint in await got(worker)}
-            assert worker.carries
+            line = of(worker)
+            await worker.ack([ONE])  # in the new one nothing is the sixth, and RabbitMQ would end it
+            await client.publish([TWO])
+            assert await got(worker, 2) == [ONE, TWO]
+            await world.waiting()
+            await client.publish([TWO])
+            assert await got(worker) == [TWO]
+            assert of(worker) is line
             await world.close()
+
+    def of(stream: RabbitStream) -> object:
+        assert stream._desk is not None
+        return stream._desk.receiver._wire
 
     play(rabbit.url, body)
 
