@@ -276,14 +276,18 @@ def test_who_does_not_speak_our_language_is_a_trouble(answer: bytes) -> None:
 # Somebody takes things away.
 
 
-def test_a_queue_that_somebody_deleted_is_made_anew_by_its_worker(rabbit: RabbitServer) -> None:
+def test_a_queue_that_somebody_deleted_is_made_anew_by_its_worker(
+    rabbit: RabbitServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body(world: World) -> None:
         worker, client = await world.open("w1", "default", "slow"), await world.open("client")
         await client.listen("acme/one")
         await client.publish([Hint("acme/slow", "slow")])
         assert await got(worker) == [Hint("acme/slow", "slow")]
-        await world.ask(commands.Queue.Delete(queue=world.names.queue("slow")))
-        await told_to_look(worker, "slow")
+        with caplog.at_level(logging.WARNING, "perdure"):
+            await world.ask(commands.Queue.Delete(queue=world.names.queue("slow")))
+            await told_to_look(worker, "slow")
+        assert "have vanished; they are made anew" in caplog.text
         await until(lambda: worker.carries)
         await client.publish([Hint("acme/slow", "slow")])
         assert await got(worker) == [Hint("acme/slow", "slow")]

@@ -47,6 +47,10 @@ class Refused(Exception):
         self.code = code
 
 
+class Vanished(ConnectionError):
+    """What we read from is not there any more."""
+
+
 #: What a call raises when RabbitMQ could not do it; a time limit is one of them.
 FAILURES = (OSError, Refused)
 
@@ -254,7 +258,7 @@ class Wire(asyncio.Protocol):
                 self.stopped = False
                 self._owner.blocked("")
             case commands.Basic.Cancel():
-                self.end(ConnectionError(f"{frame.consumer_tag} is gone"))
+                self.end(Vanished("a queue was taken away"))
             case commands.Channel.Close() | commands.Connection.Close():
                 self.end(Refused(frame.reply_code or 0, frame.reply_text))
             case Heartbeat():
@@ -314,6 +318,8 @@ def explain(error: BaseException, place: str) -> str:
             )
         case Refused():
             return f"RabbitMQ at {place} answers with an error ({error})"
+        case Vanished():
+            return f"queues in RabbitMQ at {place} have vanished; they are made anew"
         case TimeoutError():
             return f"RabbitMQ at {place} does not answer"
         case _:
