@@ -13,6 +13,7 @@ from pamqp import commands
 
 from perdure.core.records import Hint
 from perdure.streams.rabbitmq import RabbitStream, receiver, sender, stream as adapter, wire
+from perdure.streams.rabbitmq.names import CHANNELS, ends
 from perdure.testing.proxy import Proxy
 from perdure.testing.servers.ports import free_port
 from perdure.testing.servers.rabbitmq import RabbitServer
@@ -204,6 +205,25 @@ def test_what_was_in_hand_at_a_cut_is_acked_by_nobody(rabbit: RabbitServer) -> N
     play(rabbit.url, body)
 
 
+def test_what_is_asked_for_while_the_connection_is_made_is_heard(rabbit: RabbitServer) -> None:
+    async def body(world: World) -> None:
+        async with wired(rabbit) as (proxy, url):
+            client, worker = await world.open("client", url=url), await world.open("w1", "default")
+            proxy.delay = 0.05  # so that there is a while
+            proxy.sever()
+            await until(lambda: not client.carries)
+            keys = list({ends(key): key for key in (f"acme/{number}" for number in range(200))}.values())
+            for key in keys:  # from before the first step to after the last, each of another kind
+                await client.listen(key)
+                await asyncio.sleep(0.05)
+            await until(lambda: client.carries)
+            await worker.publish([Hint(key, ended=True) for key in keys])
+            assert {hint.key for hint in await got(client, CHANNELS)} == set(keys)
+            await world.close()
+
+    play(rabbit.url, body)
+
+
 def test_silence_is_noticed_and_keeps_nobody_waiting(rabbit: RabbitServer) -> None:
     async def body(world: World) -> None:
         async with wired(rabbit) as (proxy, url):
@@ -356,7 +376,7 @@ def test_a_broker_short_of_memory_stops_nobody_and_is_named(own: RabbitServer) -
             for number in range(50):
                 await client.publish([Hint(f"acme/{number}", "default")])
             assert time.monotonic() - began < 3 and not client.carries
-            await asyncio.sleep(2 * wire.TIMEOUT)
+            await asyncio.sleep(1.2 * wire.TIMEOUT)
             assert "give it memory and disk" in client.trouble, "it is waited for, and not given up"
         finally:
             await asyncio.to_thread(own.do, "eval", f"rabbit_alarm:clear_alarm({alarm}).")

@@ -86,7 +86,6 @@ class Receiver:
             try:
                 if self._wire is None:
                     await self.connect()
-                    self.look()
                     pause = 0.05
                 assert self._wire is not None
                 error = await asyncio.shield(self._wire.ended)
