@@ -7,14 +7,16 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import asyncpg
 import pytest
 
 from perdure.stores.postgres.address import read_address
 from perdure.testing.servers.postgres import PostgresServer
+from perdure.testing.servers.rabbitmq import GIVEN as GIVEN_RABBITMQ, NoServer as NoRabbit, RabbitServer
 from perdure.testing.servers.valkey import shared_server
+from tests.streams.rabbit_world import certificate_for_loopback
 
 _numbers = itertools.count(1)
 
@@ -115,3 +117,24 @@ def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with shared_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """A private broker for all tests of a run; whoever stops it starts it again. Without one, CI fails."""
+    with ExitStack() as stack:
+        try:
+            certificate = certificate_for_loopback(tmp_path_factory.mktemp("rabbitmq"))
+            server = stack.enter_context(RabbitServer(certificate))
+        except NoRabbit as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_url(request: pytest.FixtureRequest) -> str:
+    """A broker that the tests share: each uses a prefix of its own."""
+    given = os.environ.get(GIVEN_RABBITMQ)
+    return given or str(request.getfixturevalue("rabbit").url)

@@ -257,6 +257,7 @@ def test_a_kind_that_nobody_knows_stops_the_start_unless_the_store_is_named() ->
         "postgresql://ada:s3c@ret/s3cret?s3cret#s3cret@db/orders",
         "postgresql://ada:s3cret s3cret@db/orders",
         "redis://:s3cret@cache:6379/0",
+        "amqp://ada:s3cret@mq:5672/shop",
         "postgresql://db/orders?user=ada&password=s3cret",
     ],
 )

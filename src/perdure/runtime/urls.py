@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&][a-z_]*(?:password|passwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
 REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+RABBITMQ = ("amqp", "amqps")
 
 
 def redacted(text: str) -> str:
@@ -95,10 +96,12 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
 
 def stream(settings: Settings) -> Stream:
     """The stream at an address of its own."""
+    if urlsplit(settings.stream).scheme in RABBITMQ:
+        return _rabbitmq(settings)
     if urlsplit(settings.stream).scheme not in REDIS:
         raise SettingsError(
             f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS, or"
-            " redis+cluster://"
+            " redis+cluster://; amqp://USER@HOST/VHOST is RabbitMQ, amqps:// with TLS"
         )
     try:
         from perdure.streams.redis import RedisStream
@@ -111,6 +114,21 @@ def stream(settings: Settings) -> Stream:
         shards=settings.stream_shards,
         batch=settings.stream_batch,
         block=settings.stream_block,
+        lease=settings.lease,
+        idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
+    )
+
+
+def _rabbitmq(settings: Settings) -> Stream:
+    try:
+        from perdure.streams.rabbitmq import RabbitStream
+    except ImportError as error:
+        raise SettingsError("a stream in RabbitMQ needs its driver: pip install 'perdure[rabbitmq]'") from error
+    return RabbitStream(
+        settings.stream,
+        prefix=settings.stream_prefix,
+        group=settings.stream_group,
+        batch=settings.stream_batch,
         lease=settings.lease,
         idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
     )

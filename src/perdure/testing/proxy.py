@@ -17,9 +17,10 @@ _CHUNK = 1 << 16
 class Proxy:
     """Passes everything on until it is told otherwise."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, at: int = 0) -> None:
         self._host = host
         self._port = port
+        self._here = at  # any free port, if it is none
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -31,7 +32,7 @@ class Proxy:
         self.cuts = 0  # how often it was cut
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._here)
         return self
 
     async def __aexit__(self, *_: object) -> None:
