@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 #: From the colon behind the user to the last @: a password that was not encoded may contain anything.
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&][a-z_]*(?:password|passwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
+#: In NATS a user without a password is a token.
+_TOKEN = re.compile(r"((?:nats|tls)://)[^:/@\s]+@")
 REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+NATS = ("nats", "tls")
 
 
 def redacted(text: str) -> str:
@@ -29,7 +32,7 @@ def redacted(text: str) -> str:
     >>> redacted("postgresql://ada:p/a@ss@db/orders?sslpassword=x&sslmode=require")
     'postgresql://ada:***@db/orders?sslpassword=***&sslmode=require'
     """
-    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    return _PARAMETER.sub(r"\1***", _TOKEN.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", text)))
 
 
 def chosen(store: str | Store | None, hints: str | Stream | None, settings: Settings) -> tuple[Store, Stream]:
@@ -95,10 +98,12 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
 
 def stream(settings: Settings) -> Stream:
     """The stream at an address of its own."""
+    if urlsplit(settings.stream).scheme in NATS:
+        return _nats(settings)
     if urlsplit(settings.stream).scheme not in REDIS:
         raise SettingsError(
-            f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS, or"
-            " redis+cluster://"
+            f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS,"
+            " redis+cluster://, or nats://HOST:4222"
         )
     try:
         from perdure.streams.redis import RedisStream
@@ -109,6 +114,22 @@ def stream(settings: Settings) -> Stream:
         prefix=settings.stream_prefix,
         group=settings.stream_group,
         shards=settings.stream_shards,
+        batch=settings.stream_batch,
+        block=settings.stream_block,
+        lease=settings.lease,
+        idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
+    )
+
+
+def _nats(settings: Settings) -> Stream:
+    try:
+        from perdure.streams.nats import NatsStream
+    except ImportError as error:
+        raise SettingsError("a stream in NATS needs its driver: pip install 'perdure[nats]'") from error
+    return NatsStream(
+        settings.stream,
+        prefix=settings.stream_prefix,
+        group=settings.stream_group,
         batch=settings.stream_batch,
         block=settings.stream_block,
         lease=settings.lease,
