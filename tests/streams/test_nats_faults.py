@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -380,6 +382,23 @@ def test_permissions_that_do_not_suffice_are_named(login: str, what: str) -> Non
 
     with NatsServer(config=LIMITED % "perdure") as server:
         asyncio.run(scenario(server))
+
+
+def test_the_permissions_that_the_page_names_suffice() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/clusters.md").read_text()
+    found = re.search(r"```text\n(publish: .*?)```", page, re.DOTALL)
+    assert found is not None
+    config = f"authorization {{ users = [{{user: ada, password: one, permissions: {{{found[1]}}}}}] }}"
+
+    async def body(world: World) -> None:
+        options = {"url": f"nats://ada:one@127.0.0.1:{own.port}", "prefix": "shop"}
+        worker, client = await world.open("w1", "default", **options), await world.open("client", **options)
+        await all_well(world, worker, client)
+        assert worker._line is not None  # with a stream that somebody has changed its facts are asked for
+        assert (await worker._line.client.jsm().stream_info("shop_hints")).config.retention == "workqueue"
+
+    with NatsServer(config=config) as own:
+        play(own.url, body)
 
 
 def test_a_server_that_comes_back_with_another_password_is_a_trouble() -> None:

@@ -137,10 +137,10 @@ def _names(text: str) -> list[str]:
 
 MEANING = {
     "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://",
-    "stream": "redis://…: hints travel over Redis Streams; empty: in the store's own way",
-    "stream_prefix": "what the names of all streams begin with; two deployments on one Redis need two",
+    "stream": "redis://… or nats://…: hints travel over Redis Streams or NATS JetStream; empty: in the store's own way",
+    "stream_prefix": "what the names of all streams begin with; two deployments on one Redis or NATS need two",
     "stream_group": "the name under which all workers of a deployment share the streams",
-    "stream_shards": "streams per queue",
+    "stream_shards": "streams per queue, in Redis",
     "stream_batch": "hints read at once",
     "stream_block": "how long one read waits for a hint",
     "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",

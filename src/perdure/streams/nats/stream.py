@@ -123,7 +123,7 @@ class NatsStream:
                 async with asyncio.timeout(TIMEOUT):
                     await self._leave()
             await end([task], patience=2 * FAREWELL)  # it has tasks to end and a line to close
-        inbox, self._inbox = self._inbox, None
+        inbox, self._inbox, self._trouble = self._inbox, None, ""
         if inbox is not None:
             inbox.close()
 
