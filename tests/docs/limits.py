@@ -76,8 +76,8 @@ FIXED: dict[str, list[Source]] = {
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
     "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
     "hints of a queue that NATS keeps, and for how many hours": [
-        "streams.nats.stream.MOST",
-        Per("streams.nats.stream.OLD", 3600),
+        "streams.nats.keeping.MOST",
+        Per("streams.nats.keeping.OLD", 3600),
     ],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],

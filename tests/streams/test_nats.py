@@ -14,7 +14,7 @@ from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
 from perdure.runtime import urls
 from perdure.runtime.settings import Settings
-from perdure.streams.nats import NatsStream, hand as hands, stream as adapter
+from perdure.streams.nats import NatsStream, hand as hands, keeping, stream as adapter
 from perdure.streams.nats.address import Address, read_address
 from perdure.streams.nats.hand import STALLED, Hand, Message
 from perdure.streams.nats.line import Line
@@ -393,7 +393,7 @@ def test_a_worker_that_leaves_gives_back_what_it_has_at_once(nats_url: str) -> N
     play(nats_url, body)
 
 
-@pytest.mark.parametrize(("reclaim", "seconds"), [(True, 33.0), (False, adapter.NEVER)])
+@pytest.mark.parametrize(("reclaim", "seconds"), [(True, 33.0), (False, keeping.NEVER)])
 def test_settings_reach_the_stream_and_what_it_makes(nats_url: str, reclaim: bool, seconds: float) -> None:
     async def body(world: World) -> None:
         given: dict[str, Any] = {"stream_batch": 7, "stream_block": 0.25, "stream_idle": 33.0, "lease": 4.0}
@@ -407,8 +407,8 @@ def test_settings_reach_the_stream_and_what_it_makes(nats_url: str, reclaim: boo
         consumer = (await manager.consumer_info(world.names.stream, "crew+mail")).config
         assert (consumer.ack_wait, consumer.max_ack_pending) == (seconds, -1)
         kept = (await manager.stream_info(world.names.stream)).config
-        assert (kept.retention, kept.max_age, kept.discard) == ("workqueue", adapter.OLD, "old")
-        assert kept.max_msgs_per_subject == adapter.MOST
+        assert (kept.retention, kept.max_age, kept.discard) == ("workqueue", keeping.OLD, "old")
+        assert kept.max_msgs_per_subject == keeping.MOST
 
     play(nats_url, body)
 

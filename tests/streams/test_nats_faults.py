@@ -14,7 +14,7 @@ import pytest
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
-from perdure.streams.nats import NatsStream, line, reader, sender, stream as adapter
+from perdure.streams.nats import NatsStream, keeping, line, reader, sender, stream as adapter
 from perdure.testing.proxy import Proxy
 from perdure.testing.servers.nats import NatsServer
 from tests.streams.nats_world import World, got, play, told_to_look, until
@@ -28,7 +28,7 @@ END = Hint("acme/one", ended=True)
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same behaviour with shorter patience."""
-    for module in (line, reader, adapter):
+    for module in (line, keeping, reader, adapter):
         monkeypatch.setattr(module, "TIMEOUT", 0.5)
     monkeypatch.setattr(adapter, "PAUSE", 0.1)
 

@@ -24,13 +24,12 @@ TIMEOUT = 2.0
 QUIET = 10.0
 #: How long a line may take to be closed in order, in seconds.
 FAREWELL = 0.5
-#: What the server says about those whom it does not let in.
-REFUSALS = ("authorization violation", "authentication", "permissions violation", "account")
-
-#: A second group of workers has no room in a stream whose messages go to one reader each.
+#: What the server says to those whom it does not let in, or not do what they must.
+REFUSALS = ("authorization violation", "permissions violation", "authentication expired", "authentication revoked")
+#: What JetStream says where a second group of workers asks for what goes to one reader each.
 NOT_ALONE = (10099, 10100)
-#: The stream is there, and somebody has changed how it keeps messages.
-DIFFERENT = 10058
+#: What it says where it is not enabled, if it is there to say anything.
+NOT_ENABLED = (None, 10039, 10076)
 
 Hear = Callable[[Any], Awaitable[None]]
 
@@ -162,7 +161,8 @@ async def end(tasks: Sequence[asyncio.Task[Any]], patience: float = 0.05) -> Non
 
 def refused(error: BaseException) -> bool:
     """Whether the server does not let us in, or not do what we must."""
-    return isinstance(error, errors.Error) and any(said in str(error).lower() for said in REFUSALS)
+    known = isinstance(error, errors.Error) and not isinstance(error, APIError)
+    return known and any(said in str(error).lower() for said in REFUSALS)
 
 
 def set_wrong(error: BaseException) -> bool:
@@ -194,8 +194,7 @@ def explain(error: BaseException, place: str) -> str:
 
 
 def _without_jetstream(error: BaseException) -> bool:
-    # No answer at all, or that it is not enabled for the account. Any other 503 is one that passes.
-    return isinstance(error, ServiceUnavailableError) and error.err_code in {None, 10039, 10076}
+    return isinstance(error, ServiceUnavailableError) and error.err_code in NOT_ENABLED  # others pass
 
 
 def _not_alone(error: BaseException) -> bool:

@@ -17,9 +17,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
-from nats.js import api
-from nats.js.errors import APIError
-
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
@@ -27,17 +24,8 @@ from perdure.streams.inbox import Inbox
 from perdure.streams.nats import notes
 from perdure.streams.nats.address import read_address
 from perdure.streams.nats.hand import Hand, Message
-from perdure.streams.nats.line import (
-    DIFFERENT,
-    FAILURES,
-    FAREWELL,
-    TIMEOUT,
-    Line,
-    connected,
-    end,
-    explain,
-    set_wrong,
-)
+from perdure.streams.nats.keeping import make
+from perdure.streams.nats.line import FAILURES, FAREWELL, TIMEOUT, Line, connected, end, explain, set_wrong
 from perdure.streams.nats.names import Names
 from perdure.streams.nats.notes import Parcel, Unreadable
 from perdure.streams.nats.reader import Pace, Reader
@@ -45,14 +33,6 @@ from perdure.streams.nats.sender import Sender
 
 #: Work for our own queues stays here while we have less than this in hand.
 NEAR = 100
-#: A hint that is older than so many seconds says nothing that its due time in the store does not: a day.
-OLD = 86_400.0
-#: So many hints of a queue are kept at most; beyond it the oldest are dropped.
-MOST = 1_000_000
-#: How many workers may ask for the work of one queue at a time; NATS has a limit that is much lower by itself.
-WAITING = 100_000
-#: What NATS takes for never, in seconds: a hundred years.
-NEVER = 3.2e9
 #: The longest pause between two tries to connect, in seconds.
 PAUSE = 1.0
 #: A trouble that lasts is logged once in so many seconds.
@@ -246,7 +226,10 @@ class NatsStream:
     async def _prepared(self, inbox: Inbox) -> AsyncIterator[Line]:
         """A line on which everything is heard that is for us, after all was made that was missing."""
         async with connected(self._address, f"perdure {inbox.me}", self._names.nobody) as line:
-            await self._make(line, inbox)
+            born = await make(line, self._names, sorted(inbox.queues), self._pace.idle, self._address.place)
+            if self._born not in {None, born}:
+                self._hand.forget()
+            self._born = born
             await line.hear(self._names.worker(inbox.me), self._hear_own)
             if inbox.queues:
                 await line.hear(self._names.words, self._hear_words)
@@ -254,44 +237,6 @@ class NatsStream:
             for channel in list(self._channels):
                 await self._hear_ends(line, channel)
             yield line
-
-    async def _make(self, line: Line, inbox: Inbox) -> None:
-        manager, names = line.client.jsm(timeout=TIMEOUT), self._names
-        config = api.StreamConfig(
-            name=names.stream,
-            subjects=[names.queues],
-            retention=api.RetentionPolicy.WORK_QUEUE,
-            discard=api.DiscardPolicy.OLD,
-            max_age=OLD,
-            max_msgs_per_subject=MOST,
-        )
-        try:
-            facts = await manager.add_stream(config)
-        except APIError as error:
-            if error.err_code != DIFFERENT:
-                raise
-            # Whoever runs NATS may have given it replicas or other limits.
-            facts = await manager.stream_info(names.stream)
-            if facts.config.retention != api.RetentionPolicy.WORK_QUEUE or names.queues not in facts.config.subjects:
-                raise SettingsError(
-                    f"the stream {names.stream!r} in NATS at {self._address.place} is not ours: it must be a work queue"
-                    f" of {names.queues}. Delete it, or use another stream_prefix"
-                ) from error
-        born = getattr(facts, "created", None)
-        if self._born not in {None, born}:
-            self._hand.forget()
-        self._born = born
-        for queue in sorted(inbox.queues):
-            await manager.add_consumer(
-                names.stream,
-                name=names.consumer(queue),
-                durable_name=names.consumer(queue),
-                filter_subject=names.queue(queue),
-                ack_policy=api.AckPolicy.EXPLICIT,
-                ack_wait=min(self._pace.idle, NEVER),
-                max_ack_pending=-1,
-                max_waiting=WAITING,
-            )
 
     async def _serve(self, line: Line, inbox: Inbox) -> NoReturn:
         queues = sorted(inbox.queues)
