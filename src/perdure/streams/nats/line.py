@@ -2,7 +2,7 @@
 
 Rules kept here: the driver never connects again by itself, so nothing waits in a buffer of its own and every loss is
 known here; whatever fails ends the whole line, and the next one is made from the beginning; a line that is silent is
-noticed; nothing keeps us from leaving a line.
+noticed; nothing keeps us from leaving a line; where TLS is asked for, no password goes out without it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,23 @@ class Vanished(Exception):
 FAILURES = (errors.Error, Vanished, OSError, TimeoutError)
 
 
+class _Client(Client):
+    """Says nothing of ours before the line is encrypted, where `tls://` asks for that: the driver does not mind."""
+
+    def _connect_command(self) -> bytes:
+        asked = self._current_server is not None and self._current_server.uri.scheme == "tls"
+        if asked and not self._server_info.get("tls_required"):
+            raise errors.SecureConnWantedError
+        return super()._connect_command()
+
+
 class Line:
     """A connection that is open until something fails on it. Nobody hears the subject `nobody`."""
 
     def __init__(self, address: Address, nobody: str) -> None:
         self._address = address
         self._nobody = nobody
-        self.client: Any = Client()  # its own types differ between its versions
+        self.client: Any = _Client()  # its own types differ between its versions
         self._ended = asyncio.Event()
         self._reason: BaseException | None = None
         self._connecting = True
@@ -167,7 +177,8 @@ def refused(error: BaseException) -> bool:
 
 def set_wrong(error: BaseException) -> bool:
     """Whether only somebody who changes a setting can mend it."""
-    return refused(error) or _without_jetstream(error) or _not_alone(error)
+    bare = isinstance(error, errors.SecureConnWantedError)
+    return bare or refused(error) or _without_jetstream(error) or _not_alone(error)
 
 
 def explain(error: BaseException, place: str) -> str:
@@ -175,6 +186,8 @@ def explain(error: BaseException, place: str) -> str:
     match error:
         case Vanished():
             return f"the stream of hints in NATS at {place} has vanished ({error}); it is made anew"
+        case errors.SecureConnWantedError():
+            return f"NATS at {place} has no TLS, which its address asks for: enable it there, or write nats://"
         case _ if refused(error):
             said = str(error).removeprefix("nats: ").replace("'", "").replace('"', "")
             return f"NATS at {place} refuses us ({said}): mend the user, the password, the token or the permissions"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 import msgspec
+from nats.js.errors import APIError
 
 from perdure.streams.inbox import CAPACITY
 from perdure.streams.nats.line import Line
@@ -83,4 +84,4 @@ def confirm(answer: bytes) -> None:
     """JetStream says where it has put a message, or why it has not."""
     said = msgspec.json.decode(answer)
     if "error" in said:
-        raise OSError(said["error"].get("description", "a message was not taken"))
+        raise APIError.from_error(said["error"])
