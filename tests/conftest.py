@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from perdure.stores.postgres.address import read_address
+from perdure.testing.servers import nats
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.rabbitmq import GIVEN as GIVEN_RABBITMQ, NoServer as NoRabbit, RabbitServer
 from perdure.testing.servers.valkey import shared_server
@@ -138,3 +139,7 @@ def rabbit_url(request: pytest.FixtureRequest) -> str:
     """A broker that the tests share: each uses a prefix of its own."""
     given = os.environ.get(GIVEN_RABBITMQ)
     return given or str(request.getfixturevalue("rabbit").url)
+def nats_url() -> Iterator[str]:
+    """A server that the tests share: each uses a prefix of its own."""
+    with nats.shared_server() as url:
+        yield url

@@ -75,6 +75,10 @@ FIXED: dict[str, list[Source]] = {
     "characters of a credential": ["http.auth.LONGEST"],
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
     "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
+    "hints of a queue that NATS keeps, and for how many hours": [
+        "streams.nats.keeping.MOST",
+        Per("streams.nats.keeping.OLD", 3600),
+    ],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],
     "headers of a request, and their bytes": ["http.edge.MOST_HEADERS", "http.edge.HEADER_BYTES"],
@@ -172,6 +176,7 @@ INSIDE = {
     "runtime.cursors._LONGEST",  # no cursor of ours is so long
     "runtime.external.ticket._LONGEST",  # nor any token
     "runtime.managing.tasks._LONGEST_PAUSE",
+    "streams.nats.names.LONGEST",  # longer names are told from each other by their hash
     "runtime.supervisor.LONGEST",
     "runtime.web.operations._DEPTH",  # references of a description that are followed in a row: more are a circle
     "runtime.web.calls._SHORTEST",  # like the secrets that it is about

