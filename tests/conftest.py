@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from perdure.stores.postgres.address import read_address
+from perdure.testing.servers.kafka import shared_kafka
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import shared_server
 
@@ -114,4 +115,11 @@ async def _empty(url: str) -> None:
 def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with shared_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def kafka_url() -> Iterator[str]:
+    """A broker that the tests share: each uses a prefix of its own."""
+    with shared_kafka() as url:
         yield url

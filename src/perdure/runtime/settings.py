@@ -137,10 +137,10 @@ def _names(text: str) -> list[str]:
 
 MEANING = {
     "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://",
-    "stream": "redis://…: hints travel over Redis Streams; empty: in the store's own way",
-    "stream_prefix": "what the names of all streams begin with; two deployments on one Redis need two",
+    "stream": "redis://… or kafka://…: hints travel over Redis Streams or Kafka; empty: in the store's own way",
+    "stream_prefix": "what the names of all streams begin with; two deployments on one server need two",
     "stream_group": "the name under which all workers of a deployment share the streams",
-    "stream_shards": "streams per queue",
+    "stream_shards": "streams per queue; with Kafka, partitions of a new topic, which at most so many workers share",
     "stream_batch": "hints read at once",
     "stream_block": "how long one read waits for a hint",
     "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",

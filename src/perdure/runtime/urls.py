@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PASSWORD = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&][a-z_]*(?:password|passwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
 REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+KAFKA = ("kafka", "kafkas")
 
 
 def redacted(text: str) -> str:
@@ -95,10 +96,12 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
 
 def stream(settings: Settings) -> Stream:
     """The stream at an address of its own."""
+    if urlsplit(settings.stream).scheme in KAFKA:
+        return _kafka(settings)
     if urlsplit(settings.stream).scheme not in REDIS:
         raise SettingsError(
-            f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS, or"
-            " redis+cluster://"
+            f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS,"
+            " redis+cluster:// or kafka://HOST:9092"
         )
     try:
         from perdure.streams.redis import RedisStream
@@ -113,6 +116,24 @@ def stream(settings: Settings) -> Stream:
         block=settings.stream_block,
         lease=settings.lease,
         idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
+    )
+
+
+def _kafka(settings: Settings) -> Stream:
+    try:
+        from perdure.streams.kafka import KafkaStream
+    except ImportError as error:
+        raise SettingsError("a stream in Kafka needs its driver: pip install 'perdure[kafka]'") from error
+    return KafkaStream(
+        settings.stream,
+        prefix=settings.stream_prefix,
+        group=settings.stream_group,
+        shards=settings.stream_shards,
+        batch=settings.stream_batch,
+        block=settings.stream_block,
+        lease=settings.lease,
+        idle=settings.stream_idle,
+        reclaim=settings.stream_reclaim,
     )
 
 
