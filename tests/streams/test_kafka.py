@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from perdure import Perdure, action, workflow
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
@@ -23,6 +24,7 @@ from perdure.streams.kafka.reader import Pace
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.kafka import new_prefix
 from tests.streams.kafka_world import World, got, owns, play, until
+from tests.streams.redis_world import Witness
 
 ONE, TWO, THREE = (Hint(f"acme/{name}", "default") for name in ("one", "two", "three"))
 
@@ -136,6 +138,34 @@ def test_much_news_is_told_in_few_records(kafka_url: str) -> None:
     play(kafka_url, body)
 
 
+@action
+async def carried_double(who: str) -> str:
+    return who + who
+
+
+@workflow
+async def carried_errand(who: str) -> str:
+    return await carried_double(who)
+
+
+def test_hints_alone_bring_the_work_of_a_client_to_all_workers(kafka_url: str) -> None:
+    async def body(world: World) -> None:
+        store = Witness()
+
+        def app() -> Perdure:
+            stream = KafkaStream(kafka_url, prefix=world.prefix, shards=4, block=0.1, idle=1.0)
+            return Perdure(store, stream=stream, resident=10, probe="60s", grace="60s")
+
+        async with app() as client, app() as here, app() as there, here.working(), there.working():
+            await until(lambda: owns(here.stream) == owns(there.stream) == 2)
+            runs = [await client.start(carried_errand, f"who-{number}") for number in range(60)]
+            for number, run in enumerate(runs):
+                assert await run.result(timeout=20) == f"who-{number}" * 2
+            assert store.holders == {here.me, there.me}
+
+    play(kafka_url, body)
+
+
 # What is confirmed.
 
 PROGRAM = """
@@ -177,7 +207,7 @@ def test_what_a_dead_worker_did_not_ack_comes_to_another_one(kafka_url: str) -> 
 def test_a_full_worker_takes_no_more_until_it_has_room(kafka_url: str) -> None:
     async def body(world: World) -> None:
         client = await world.open("client")
-        await client.publish([Hint(f"acme/{number}", "default") for number in range(200)])
+        await client.publish([Hint(f"acme/{number}", "default") for number in range(60)])
         worker = await world.serving("w1", "default", batch=10, idle=3)
         taken: list[Hint] = []
         while len(taken) < 20:
@@ -186,8 +216,8 @@ def test_a_full_worker_takes_no_more_until_it_has_room(kafka_url: str) -> None:
         desk = worker._desk
         assert desk is not None and 20 <= desk._hand.count <= 30
         await worker.ack(taken)
-        rest = [hint for hint in await got(worker, 200 - len(taken)) if hint not in taken]
-        assert len({hint.key for hint in [*taken, *rest]}) == 200
+        rest = [hint for hint in await got(worker, 60 - len(taken)) if hint not in taken]
+        assert len({hint.key for hint in [*taken, *rest]}) == 60
 
     play(kafka_url, body)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from confluent_kafka import KafkaError
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
@@ -84,12 +85,14 @@ def test_a_broker_that_is_down_at_the_beginning_is_waited_for() -> None:
             worker, client = await world.open("w1", "default"), await world.open("client")
             assert time.monotonic() - began < 3
             assert not worker.carries and "cannot be reached" in worker.trouble
-            await client.publish([ONE, Hint("acme/mine", to="w1")])
+            await client.publish([ONE])
             await worker.publish([TWO])
             assert await got(worker) == [TWO]  # what stays in the process needs no broker
             own.start()
             await until(lambda: worker.carries and client.carries)
-            assert {hint.key for hint in await got(worker, 2)} == {"acme/one", "acme/mine"}
+            assert ONE in await got(worker), "it waited for the broker"
+            await client.publish([Hint("acme/mine", to="w1")])
+            assert (await got(worker))[0].key == "acme/mine"
 
         play(own.url, body)
 
@@ -115,15 +118,18 @@ def test_what_waits_for_a_broker_has_a_bound(own: KafkaServer, monkeypatch: pyte
     play(own.url, body)
 
 
-def test_after_a_cut_connection_everybody_looks_and_goes_on() -> None:
+def test_cut_connections_lose_nothing() -> None:
     async def scenario() -> None:
         async with wire() as (proxy, world), asyncio.timeout(30):
-            worker, client = await world.serving("w1", "default", idle=6), await world.open("client")
-            proxy.sever()
-            await told_to_look(worker)
-            await until(lambda: worker.carries and client.carries)
-            await client.publish([ONE, Hint("acme/mine", to="w1")])
-            assert {hint.key for hint in await got(worker, 2)} == {"acme/one", "acme/mine"}
+            worker, client = await world.serving("w1", "default"), await world.open("client")
+            for number in range(100):
+                await client.publish([Hint(f"acme/{number}", "default"), Hint(f"acme/mine-{number}", to="w1")])
+                if number % 25 == 10:
+                    proxy.sever()
+                await asyncio.sleep(0.005)
+            received: set[str] = set()
+            while len(received) < 200:
+                received.update(hint.key for hint in await got(worker))
 
     asyncio.run(scenario())
 
@@ -146,15 +152,17 @@ def test_a_network_that_swallows_everything_is_noticed_and_keeps_nobody_from_clo
     asyncio.run(scenario())
 
 
-def test_a_topic_that_somebody_deleted_is_made_anew(own: KafkaServer) -> None:
+def test_a_worker_that_is_told_that_its_topic_is_gone_joins_the_group_again(own: KafkaServer) -> None:
     async def body(world: World) -> None:
         worker, client = await world.serving("w1", "default"), await world.open("client")
-        await client.publish([TWO])
-        assert await got(worker) == [TWO]
-        for future in world.admin.delete_topics([world.names.queue("default")]).values():
-            future.result(5)
+        assert worker._desk is not None
+        # The broker of the tests cannot be asked to delete a topic: its answer to the next fetch breaks the driver.
+        worker._desk._work._failed(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "it was deleted"))
+        await until(lambda: worker.trouble)
+        assert "it was deleted" in worker.trouble
+        await until(lambda: worker.carries and owns(worker) == 1)
+        await told_to_look(worker)
         await client.publish([ONE])
-        await until(lambda: owns(worker) == 1)
         assert await got(worker) == [ONE]
 
     play(own.url, body)

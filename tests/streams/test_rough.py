@@ -18,6 +18,7 @@ from perdure.ports import Store, Stream
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
+from perdure.streams.kafka import KafkaStream
 from perdure.streams.local import LocalStream
 from perdure.streams.memory import Hub, MemoryStream
 from perdure.streams.postgres import PostgresStream
@@ -88,8 +89,9 @@ class Rough:
 class Backend:
     """Makes stores and streams of one kind that reach each other, as those of several processes would."""
 
-    def __init__(self, kind: str, folder: Path, postgres: str, redis: str) -> None:
+    def __init__(self, kind: str, folder: Path, postgres: str, redis: str, kafka: str) -> None:
         self.kind, self._file, self._postgres, self._redis = kind, f"{folder}/rough.db", postgres, redis
+        self._kafka = kafka
         self._hub, self._memory, self._prefix = Hub(), MemoryStore(), new_prefix()
 
     def make(self) -> tuple[Store, Stream]:
@@ -101,13 +103,18 @@ class Backend:
             case "postgres":
                 store = PostgresStore(self._postgres)
                 return store, PostgresStream(store.address.dsn, store.address.channel)
+            case "kafka":
+                stream = KafkaStream(self._kafka, prefix=self._prefix, shards=4, block=0.1)
+                return SqliteStore(self._file), stream
             case _:
                 return PostgresStore(self._postgres), RedisStream(self._redis, prefix=self._prefix)
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "postgres", "redis"])
-def test_hints_may_be_lost_doubled_and_out_of_order(kind: str, tmp_path: Path, postgres: str, redis_url: str) -> None:
-    backend, dice = Backend(kind, tmp_path, postgres, redis_url), Random(11)
+@pytest.mark.parametrize("kind", ["memory", "local", "postgres", "redis", "kafka"])
+def test_hints_may_be_lost_doubled_and_out_of_order(
+    kind: str, tmp_path: Path, postgres: str, redis_url: str, kafka_url: str
+) -> None:
+    backend, dice = Backend(kind, tmp_path, postgres, redis_url, kafka_url), Random(11)
     settings: dict[str, Any] = {"grace": 0.3, "probe": 0.3, "lease": 5}
 
     async def scenario() -> Counter[int]:

@@ -115,6 +115,10 @@ class Reader(Thread, ABC):
     def _count(self, records: int) -> None:
         """So many were read."""
 
+    @property
+    def _tick(self) -> float:
+        return TICK
+
     # What they have in common
 
     def _consumer(self) -> Consumer:
@@ -141,7 +145,7 @@ class Reader(Thread, ABC):
                 self._settle(consumer)
                 continue
             self._tend(consumer)
-            first = consumer.poll(TICK)
+            first = consumer.poll(self._tick)
             if first is not None:
                 more = consumer.consume(self._pace.batch - 1, 0) if self._pace.batch > 1 else []
                 self._arrived([first, *more])
@@ -302,6 +306,10 @@ class Work(Reader):
 
     def _count(self, records: int) -> None:
         self._came_by += records
+
+    @property
+    def _tick(self) -> float:
+        return TICK / 10 if self._paused else TICK  # there is more, as soon as there is room for it
 
     def _store(self, consumer: Consumer) -> None:
         while self._done:
