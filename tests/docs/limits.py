@@ -74,7 +74,7 @@ FIXED: dict[str, list[Source]] = {
     "characters of an idempotency key": ["http.verbs.LONGEST_KEY"],
     "characters of a credential": ["http.auth.LONGEST"],
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
-    "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
+    "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX"), takes("streams.kafka.names._PREFIX")],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],
     "headers of a request, and their bytes": ["http.edge.MOST_HEADERS", "http.edge.HEADER_BYTES"],

@@ -17,7 +17,13 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 #: Where the contract is played for what an address leads to.
 STORES = {"memory": "test_memory", "SQLite": "test_sqlite", "PostgreSQL": "test_postgres"}
-STREAMS = {"memory": "test_memory", "SQLite": "test_local", "PostgreSQL": "test_postgres", "Redis": "test_redis"}
+STREAMS = {
+    "memory": "test_memory",
+    "SQLite": "test_local",
+    "PostgreSQL": "test_postgres",
+    "Redis": "test_redis",
+    "Kafka": "test_kafka",
+}
 
 
 def backends() -> dict[str, list[str]]:
@@ -48,12 +54,12 @@ def test_there_is_no_other_store(scheme: str) -> None:
         urls.connect(f"{scheme}://host/x")
 
 
-@pytest.mark.parametrize("scheme", ["kafka", "amqp", "nats"])
+@pytest.mark.parametrize("scheme", ["amqp", "nats"])
 def test_there_is_no_other_stream(scheme: str) -> None:
     with pytest.raises(SettingsError, match="no stream for"):
         urls.stream(Settings(stream=f"{scheme}://host/x"))
 
 
 def test_no_other_is_named() -> None:
-    others = re.compile(r"\b(kafka|rabbitmq|nats|mongodb|dynamodb)\b", re.IGNORECASE)
+    others = re.compile(r"\b(rabbitmq|nats|mongodb|dynamodb)\b", re.IGNORECASE)
     assert [page.name for page in PAGES if others.search(page.read_text())] == []

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from perdure.core.records import Hint
+from perdure.core.records import Hint, HoldAnswer
+from perdure.ports import Stream
+from perdure.stores.memory import MemoryStore
 from perdure.streams.kafka import KafkaStream
 from perdure.streams.kafka.names import Names
 from perdure.testing.servers.kafka import new_prefix
 from tests.streams.redis_world import until
 
-__all__ = ["World", "got", "play", "told_to_look", "until"]
+__all__ = ["Witness", "World", "got", "play", "told_to_look", "until"]
 
 
 class World:
@@ -53,9 +55,23 @@ class World:
         assert producer.flush(10) == 0
 
 
-def owns(stream: KafkaStream) -> int:
+class Witness(MemoryStore):
+    """Remembers who held something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holders: set[str] = set()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        self.holders.add(me)
+        return await super().hold(keys, me, lease, known)
+
+
+def owns(stream: Stream) -> int:
     """How many partitions of queues it reads."""
-    assert stream._desk is not None
+    assert isinstance(stream, KafkaStream) and stream._desk is not None
     return len(stream._desk._ours)
 
 

@@ -23,8 +23,7 @@ from perdure.streams.kafka.names import Names, read_address
 from perdure.streams.kafka.reader import Pace
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.kafka import new_prefix
-from tests.streams.kafka_world import World, got, owns, play, until
-from tests.streams.redis_world import Witness
+from tests.streams.kafka_world import Witness, World, got, owns, play, until
 
 ONE, TWO, THREE = (Hint(f"acme/{name}", "default") for name in ("one", "two", "three"))
 
@@ -204,11 +203,23 @@ def test_what_a_dead_worker_did_not_ack_comes_to_another_one(kafka_url: str) -> 
     play(kafka_url, body)
 
 
+def test_what_was_acked_in_the_last_moment_does_not_come_again(kafka_url: str) -> None:
+    async def body(world: World) -> None:
+        client, first = await world.open("client"), await world.open("w1", "default")
+        await client.publish([ONE])
+        assert await got(first) == [ONE]
+        await first.close()
+        await client.publish([TWO])
+        assert await got(await world.open("w2", "default")) == [TWO]
+
+    play(kafka_url, body)
+
+
 def test_a_full_worker_takes_no_more_until_it_has_room(kafka_url: str) -> None:
     async def body(world: World) -> None:
         client = await world.open("client")
         await client.publish([Hint(f"acme/{number}", "default") for number in range(60)])
-        worker = await world.serving("w1", "default", batch=10, idle=3)
+        worker = await world.serving("w1", "default", batch=10, idle=2)
         taken: list[Hint] = []
         while len(taken) < 20:
             taken += await worker.receive(1000)

@@ -168,6 +168,14 @@ def test_a_worker_that_is_told_that_its_topic_is_gone_joins_the_group_again(own:
     play(own.url, body)
 
 
+def test_settings_that_the_driver_does_not_take_are_refused_at_once(own: KafkaServer) -> None:
+    async def scenario() -> None:
+        with pytest.raises(SettingsError, match="ssl.ca.location failed"):
+            await KafkaStream(f"kafkas://127.0.0.1:{own.port}?ca=/nowhere.pem").open("w1", ["default"])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_wrong_password_is_refused_at_once(mechanism: str) -> None:
     async def scenario(port: int) -> None:

