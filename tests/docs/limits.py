@@ -74,7 +74,7 @@ FIXED: dict[str, list[Source]] = {
     "characters of an idempotency key": ["http.verbs.LONGEST_KEY"],
     "characters of a credential": ["http.auth.LONGEST"],
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
-    "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX"), takes("streams.kafka.names._PREFIX")],
+    "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],
     "headers of a request, and their bytes": ["http.edge.MOST_HEADERS", "http.edge.HEADER_BYTES"],
@@ -177,6 +177,9 @@ INSIDE = {
     "runtime.web.calls._SHORTEST",  # like the secrets that it is about
     "runtime.web.credentials.MOST",  # tokens that are kept
     "runtime.web.outbound.MOST",  # without settings
+    "streams.kafka.names.LONGEST",  # a longer name has a hash in place of its end
+    "streams.kafka.reader.LONGEST",  # within these a group's patience is as long as `stream_idle`
+    "streams.kafka.reader.SHORTEST",
     "client.door._LONGEST",
 }
 _LIMIT = re.compile(r"_?(MOST|LARGEST|LONGEST|SHORTEST|DEEPEST|DEPTH|LENGTH|VALUES|NESTED|COSTLIEST)(_[A-Z_]+)?")

@@ -357,6 +357,7 @@ def test_no_two_names_are_the_same_topic() -> None:
     topics = [topic for word in words for topic in (Names(word).news, *(Names(word).queue(queue) for queue in words))]
     # Kafka takes names for the same that differ in dots and underscores only.
     assert len({topic.replace(".", "_") for topic in topics}) == len(topics)
+    assert len({Names(prefix, group).consumers for prefix in words for group in words}) == len(words) ** 2
     assert max(map(len, [*topics, Names("." * 64).queue("." * 900)])) <= 249
 
 

@@ -86,7 +86,6 @@ class Reader(Thread, ABC):
                 consumer = self._consumer()
                 try:
                     self._read(consumer)
-                    self._tend(consumer)  # what was acked in the last moment
                 finally:
                     consumer.close()
             except KafkaException as raised:
@@ -293,7 +292,8 @@ class Work(Reader):
         self._voice.good()
 
     def _revoked(self, consumer: Consumer, found: list[TopicPartition]) -> None:
-        self._store(consumer)  # the driver confirms it to the broker before it lets go
+        # The driver confirms it to the broker before it lets go; that is so when we leave the group as well.
+        self._store(consumer)
         parts = [Part(one.topic, one.partition) for one in found]
         self._parts.difference_update(parts)
         self._paused.difference_update(parts)
