@@ -14,6 +14,7 @@ import pytest
 
 from perdure.stores.postgres.address import read_address
 from perdure.testing.servers import nats
+from perdure.testing.servers.kafka import shared_kafka
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.rabbitmq import GIVEN as GIVEN_RABBITMQ, NoServer as NoRabbit, RabbitServer
 from perdure.testing.servers.valkey import shared_server
@@ -142,4 +143,7 @@ def rabbit_url(request: pytest.FixtureRequest) -> str:
 def nats_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with nats.shared_server() as url:
+def kafka_url() -> Iterator[str]:
+    """A broker that the tests share: each uses a prefix of its own."""
+    with shared_kafka() as url:
         yield url

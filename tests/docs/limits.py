@@ -182,6 +182,9 @@ INSIDE = {
     "runtime.web.calls._SHORTEST",  # like the secrets that it is about
     "runtime.web.credentials.MOST",  # tokens that are kept
     "runtime.web.outbound.MOST",  # without settings
+    "streams.kafka.names.LONGEST",  # a longer name has a hash in place of its end
+    "streams.kafka.reader.LONGEST",  # within these a group's patience is as long as `stream_idle`
+    "streams.kafka.reader.SHORTEST",
     "client.door._LONGEST",
 }
 _LIMIT = re.compile(r"_?(MOST|LARGEST|LONGEST|SHORTEST|DEEPEST|DEPTH|LENGTH|VALUES|NESTED|COSTLIEST)(_[A-Z_]+)?")

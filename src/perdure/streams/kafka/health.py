@@ -1,0 +1,50 @@
+"""Whether hints get through, part by part, and a word about it in the log now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+#: A trouble that lasts is logged once in so many seconds.
+SILENCE = 30.0
+
+log = logging.getLogger("perdure.streams")
+
+
+class Voice(NamedTuple):
+    """How a thread says how it fares."""
+
+    bad: Callable[..., None]  # what is wrong, and whether it is hopeless to wait
+    good: Callable[[], None]
+    ended: Callable[[], None]
+
+
+class Health:
+    """What is wrong with each part; `gap` is called when a part begins to have trouble, and when it is well again."""
+
+    def __init__(self, gap: Callable[[], None]) -> None:
+        self._gap = gap
+        self._troubles: dict[str, str] = {}
+        self._said = float("-inf")
+
+    @property
+    def trouble(self) -> str:
+        return next(iter(self._troubles.values()), "")
+
+    def bad(self, part: str, trouble: str) -> None:
+        new = part not in self._troubles
+        self._troubles[part] = trouble
+        if time.monotonic() - self._said > SILENCE:
+            self._said = time.monotonic()
+            log.warning("hints do not get through, work is found a little later: %s", trouble)
+        if new:
+            self._gap()
+
+    def good(self, part: str) -> None:
+        if self._troubles.pop(part, None) is None:
+            return
+        if not self._troubles:
+            log.info("hints get through again")
+        self._gap()
