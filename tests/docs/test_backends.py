@@ -16,7 +16,7 @@ from perdure.testing.contract import StoreContract, StreamContract
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 #: Where the contract is played for what an address leads to.
-STORES = {"memory": "test_memory", "SQLite": "test_sqlite", "PostgreSQL": "test_postgres"}
+STORES = {"memory": "test_memory", "SQLite": "test_sqlite", "PostgreSQL": "test_postgres", "Redis": "test_redis_store"}
 STREAMS = {"memory": "test_memory", "SQLite": "test_local", "PostgreSQL": "test_postgres", "Redis": "test_redis"}
 
 
@@ -42,7 +42,7 @@ def test_every_store_says_what_a_crash_loses() -> None:
     assert all(len(rest) == 2 and len(rest[1]) > 10 for rest in backends().values())
 
 
-@pytest.mark.parametrize("scheme", ["mongodb", "dynamodb", "redis", "mysql"])
+@pytest.mark.parametrize("scheme", ["mongodb", "dynamodb", "redis+cluster", "mysql"])
 def test_there_is_no_other_store(scheme: str) -> None:
     with pytest.raises(SettingsError, match="no store for"):
         urls.connect(f"{scheme}://host/x")

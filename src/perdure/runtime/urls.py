@@ -38,14 +38,16 @@ def chosen(store: str | Store | None, hints: str | Stream | None, settings: Sett
         if hints is None or isinstance(hints, str):
             raise UsageError("an own store needs an own stream: Perdure(store, stream=MemoryStream())")
         return store, hints
-    found, own = connect(settings.store)
+    found, own = connect(settings.store, settings)
     if hints is not None and not isinstance(hints, str):
         return found, hints
-    return found, Pair(stream(settings), own) if settings.stream else own
+    # A store in Redis brings a stream there along: the same one twice would read its hints from itself.
+    paired = settings.stream and settings.stream != settings.store
+    return found, Pair(stream(settings), own) if paired else own
 
 
-def connect(url: str) -> tuple[Store, Stream]:
-    """The store and the stream that goes with it."""
+def connect(url: str, settings: Settings | None = None) -> tuple[Store, Stream]:
+    """The store and the stream that goes with it; the settings are for a stream that has some."""
     parts = urlsplit(url)
     match parts.scheme:
         case "memory":
@@ -73,8 +75,16 @@ def connect(url: str) -> tuple[Store, Stream]:
 
             store = PostgresStore(url)
             return store, PostgresStream(store.address.dsn, store.address.channel)
+        case "redis" | "rediss":
+            try:
+                from perdure.stores.redis import RedisStore
+            except ImportError as error:
+                raise SettingsError("a store in Redis needs its driver: pip install 'perdure[redis]'") from error
+            from perdure.runtime.settings import Settings as Defaults
+
+            return RedisStore(url), _redis_stream(url, settings or Defaults())
         case _:
-            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
+            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST:6379/0 or memory://"
             raise SettingsError(f"no store for {redacted(url)!r}: use {known}")
 
 
@@ -100,13 +110,19 @@ def stream(settings: Settings) -> Stream:
             f"no stream for {redacted(settings.stream)!r}: use redis://HOST:6379/0, rediss:// for TLS, or"
             " redis+cluster://"
         )
+    return _redis_stream(settings.stream, settings)
+
+
+def _redis_stream(url: str, settings: Settings) -> Stream:
+    """A stream in Redis; the address may be that of a store, which says more than a stream needs."""
     try:
         from perdure.streams.redis import RedisStream
     except ImportError as error:
         raise SettingsError("a stream in Redis needs its driver: pip install 'perdure[redis]'") from error
+    plain, prefix = _plain(url, settings.stream_prefix)
     return RedisStream(
-        settings.stream,
-        prefix=settings.stream_prefix,
+        plain,
+        prefix=prefix,
         group=settings.stream_group,
         shards=settings.stream_shards,
         batch=settings.stream_batch,
@@ -114,6 +130,16 @@ def stream(settings: Settings) -> Stream:
         lease=settings.lease,
         idle=settings.stream_idle if settings.stream_reclaim else float("inf"),
     )
+
+
+def _plain(url: str, prefix: str) -> tuple[str, str]:
+    """The address as the driver takes it, and the prefix: the one that it names goes first."""
+    if urlsplit(url).scheme.endswith("+cluster"):
+        return url, prefix
+    from perdure.stores.redis.address import read_address
+
+    address = read_address(url)
+    return address.url, address.prefix or prefix
 
 
 def locks(settings: Settings, tenant: str) -> Locks | None:
@@ -124,7 +150,8 @@ def locks(settings: Settings, tenant: str) -> Locks | None:
         raise SettingsError("locks = stream needs a stream: set it to redis://…, or keep locks in the store")
     from perdure.streams.redis.locks import RedisLocks
 
-    return RedisLocks(settings.stream, prefix=settings.stream_prefix, tenant=tenant)
+    plain, prefix = _plain(settings.stream, settings.stream_prefix)
+    return RedisLocks(plain, prefix=prefix, tenant=tenant)
 
 
 def warm(settings: Settings) -> Cache | None:
@@ -133,4 +160,5 @@ def warm(settings: Settings) -> Cache | None:
         return None
     from perdure.streams.redis.warm import WarmCache
 
-    return WarmCache(settings.stream, prefix=settings.stream_prefix)
+    plain, prefix = _plain(settings.stream, settings.stream_prefix)
+    return WarmCache(plain, prefix=prefix)
