@@ -71,7 +71,7 @@ class RedisStore:
         try:
             version = await promises.examine(calls, self.address)
             self._wait = promises.confirmation(self.address, version)
-            there = await work.run("open", b"", LAYOUT, wait=self._wait)
+            there = await work.run("open", LAYOUT, wait=self._wait)
             if int(there) != LAYOUT:
                 raise outdated(there.decode(), self.address.place, LAYOUT)
         except BaseException:
