@@ -75,6 +75,8 @@ FIXED: dict[str, list[Source]] = {
     "characters of a credential": ["http.auth.LONGEST"],
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
     "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
+    "characters of the prefix of a store in Redis": [takes("stores.redis.address._PREFIX")],
+    "bytes of one value in a store in Redis": ["stores.redis.packing.LARGEST"],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],
     "headers of a request, and their bytes": ["http.edge.MOST_HEADERS", "http.edge.HEADER_BYTES"],

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,8 @@ from perdure.testing.contract import (
     take,
 )
 from perdure.testing.servers.valkey import ValkeyServer, new_prefix, private_cluster
+
+ROOT = Path(__file__).parents[2]
 
 
 def fresh(url: str, **options: Any) -> str:
@@ -257,6 +260,28 @@ def test_where_the_settings_are_hidden_that_is_said(guest: str, caplog: pytest.L
     [said] = caplog.messages
     assert "does not show its settings" in said
     assert "s3cret" not in said
+
+
+def test_the_rights_that_the_pages_name_are_enough(durable: ValkeyServer) -> None:
+    page = (ROOT / "docs/howto/redis-store.md").read_text()
+    words = page.partition("ACL SETUSER shop ")[2].partition("\n")[0].replace("{shop}", "{rights}").split()
+    durable.do("ACL", "SETUSER", "shop", "reset", *words)
+    url = at(durable, prefix="rights").replace("redis://", "redis://shop:password@")
+
+    async def scenario() -> None:
+        async with opened(url) as store:
+            hand = await begun(store, topics=("x",), lane="a", tags=("t",))
+            await accepted(store, letter())
+            assert await store.renew([(ONE, hand.token)], LEASE) == {ONE}
+            assert await hand.end(letter(), children=[begin(TWO)]) == "ok"
+            await store.claim(QUEUES, DEFINITIONS, 10, GRACE)
+            assert await store.backlog() == []
+            assert [head.key for head in await store.find(Query(None))] == [TWO, ONE]
+            assert await store.listening("acme", ["x"], 10) == {}
+            assert (await store.begun("acme", 10), await store.extent("acme", "order")) == (0, (2, 4))
+
+    asyncio.run(scenario())
+    durable.do("ACL", "DELUSER", "shop")
 
 
 def test_what_can_be_seen_without_the_settings_is_still_looked_at(configured: ValkeyServer, guest: str) -> None:

@@ -145,12 +145,12 @@ class RedisStore:
     async def renew(self, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
         kept: set[str] = set()
         for part in _parts(holds):
-            kept |= {key.decode() for key in await self._write(self._work, "renew", lease, part)}
+            kept |= {key.decode() for key in await self._run(self._work, "renew", lease, part)}
         return kept
 
     async def release(self, holds: Sequence[tuple[str, int]]) -> None:
         for part in _parts(holds):
-            await self._write(self._work, "release", part)
+            await self._run(self._work, "release", part)
 
     async def mail(self, keys: Sequence[str]) -> dict[str, list[Mail]]:
         found: dict[str, list[Mail]] = {}
@@ -257,7 +257,7 @@ class RedisStore:
         return await self._run(self._calls, name, *values)
 
     async def _write(self, wires: Wires, name: str, *values: object, words: Words | None = None) -> Any:
-        """Like `_run`, and the answer is not believed before the replicas have it that must have it."""
+        """Like `_run`, and not believed before the replicas have it that must have it. A lease need not be there."""
         return await self._run(wires, name, *values, words=words or _NONE, wait=self._wait)
 
     async def _run(

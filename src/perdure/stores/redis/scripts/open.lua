@@ -4,8 +4,9 @@
 local COMMANDS = {'DEL', 'EXISTS', 'GET', 'HDEL', 'HEXISTS', 'HGET', 'HGETALL', 'HINCRBY', 'HKEYS', 'HLEN', 'HMGET',
   'HSET', 'LINDEX', 'LLEN', 'LRANGE', 'MGET', 'RPUSH', 'SADD', 'SET', 'SMEMBERS', 'SREM', 'ZADD', 'ZCARD', 'ZCOUNT',
   'ZRANGE', 'ZRANGEBYSCORE', 'ZREM', 'ZREVRANGEBYSCORE', 'ZSCORE'}
+local key = KEYS[1] .. 'x'
 for _, name in ipairs(COMMANDS) do
-  if not redis.acl_check_cmd(name, KEYS[1] .. 'x', '0', '0') then
+  if not redis.acl_check_cmd(name, key, key, key) then
     return redis.error_reply('NOPERM this user may not run ' .. name)
   end
 end
