@@ -24,6 +24,7 @@ from perdure.runtime import urls
 from perdure.runtime.pair import Pair
 from perdure.runtime.settings import load
 from perdure.stores.postgres import PostgresStore
+from perdure.stores.redis import RedisStore
 from tests.acceptance import cluster_flows
 from tests.acceptance.cluster_flows import work
 
@@ -81,8 +82,8 @@ class Fuse:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingStore(PostgresStore):
-    """Each verb may be the last."""
+class Dying:
+    """Goes before a store: each verb may be the last."""
 
     def __init__(self, url: str, fuse: Fuse) -> None:
         super().__init__(url)
@@ -115,6 +116,14 @@ class DyingStore(PostgresStore):
         return await self._fuse.around(verb, super().commit(group, grace))
 
 
+class DyingPostgres(Dying, PostgresStore):
+    pass
+
+
+class DyingRedis(Dying, RedisStore):
+    pass
+
+
 class DyingStream:
     """A Stream around another one: what is published or acked may be the last."""
 
@@ -144,7 +153,8 @@ def dying_app(store: str, stream: str, prefix: str, point: str) -> Perdure:
     settings = load({}, store=store, stream=stream, stream_prefix=prefix, queues=point, **SETTINGS)
     _, own = urls.connect(store)
     both = Pair(urls.stream(settings), own) if stream else own
-    return Perdure(DyingStore(store, fuse), stream=DyingStream(both, fuse), settings=settings)
+    dying = DyingRedis if store.startswith("redis") else DyingPostgres
+    return Perdure(dying(store, fuse), stream=DyingStream(both, fuse), settings=settings)
 
 
 async def live(store: str, stream: str, prefix: str, point: str) -> None:

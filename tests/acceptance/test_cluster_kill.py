@@ -79,7 +79,11 @@ async def check_all(app: Perdure, before: dict[str, list[Row]]) -> None:
 
 @pytest.mark.parametrize("stream", ["redis", "postgres"])
 def test_killed_at_every_step_the_errand_is_still_run_right(make: Make, redis_url: str, stream: str) -> None:
-    cluster = make(redis_url if stream == "redis" else "", **SETTINGS)
+    run_right(make(redis_url if stream == "redis" else "", **SETTINGS))
+
+
+def run_right(cluster: Cluster) -> None:
+    """Kill a worker at every point, and finish what each has left."""
     die(cluster)
     errands = declared()
 

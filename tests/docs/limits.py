@@ -79,6 +79,8 @@ FIXED: dict[str, list[Source]] = {
         "streams.nats.keeping.MOST",
         Per("streams.nats.keeping.OLD", 3600),
     ],
+    "characters of the prefix of a store in Redis": [takes("stores.redis.address._PREFIX")],
+    "bytes of one value in a store in Redis": ["stores.redis.packing.LARGEST"],
     "levels of nesting in a value": ["core.encoding.DEPTH"],
     "levels of nesting in the body of a request": ["http.strict.DEPTH"],
     "headers of a request, and their bytes": ["http.edge.MOST_HEADERS", "http.edge.HEADER_BYTES"],

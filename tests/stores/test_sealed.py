@@ -18,6 +18,7 @@ from perdure.runtime.sealing.seals import MARK, Seals
 from perdure.runtime.sealing.store import SealedStore, sealed_store
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
+from perdure.stores.redis import RedisStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.testing.contract import (
     GRACE,
@@ -33,6 +34,7 @@ from perdure.testing.contract import (
     log,
     take,
 )
+from perdure.testing.servers.valkey import new_prefix
 from tests.stores.sealing import Ring
 
 CANARY = b'"canary-in-the-store"'
@@ -68,6 +70,15 @@ class TestSealedPostgres(StoreContract):
 
     async def make_store(self) -> Store:
         return sealed_store(PostgresStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
+
+
+class TestSealedRedis(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        self.url = f"{redis_url}?durability=none&prefix={new_prefix()}"
+
+    async def make_store(self) -> Store:
+        return sealed_store(RedisStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
 
 
 def store_of(seals: Seals | None = None, inside: Store | None = None) -> SealedStore:

@@ -33,10 +33,15 @@ _OURS = f"test-{uuid.uuid4().hex[:8]}"
 
 
 class ValkeyServer:
-    """A private server on a loopback port, without persistence; it can be paused, killed and started again."""
+    """A private server on a loopback port; it can be paused, killed and started again.
 
-    def __init__(self, *options: str, port: int | None = None) -> None:
+    A `durable` one has whatever it answered in its append-only file, and knows it when it is started again; any other
+    keeps nothing.
+    """
+
+    def __init__(self, *options: str, port: int | None = None, durable: bool = False) -> None:
         self.port = port or free_port()
+        self._kept = ("--appendonly", "yes", "--appendfsync", "always") if durable else ("--appendonly", "no")
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="perdure-valkey-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,6 +49,11 @@ class ValkeyServer:
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps its files."""
+        return Path(self._folder.name)
 
     def __enter__(self) -> ValkeyServer:
         try:
@@ -58,8 +68,8 @@ class ValkeyServer:
         self._folder.cleanup()
 
     def start(self) -> None:
-        """Also again after `kill`, on the same port; everything that it knew is gone."""
-        quiet = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
+        """Also again after `kill`, on the same port; what it knew is gone unless it is durable."""
+        quiet = ("--save", "", *self._kept, "--loglevel", "warning")
         place = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder.name)
         log = Path(self._folder.name) / "log"
         with log.open("ab") as output:
