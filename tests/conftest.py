@@ -8,11 +8,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import asyncpg
 import pytest
+from pymongo import MongoClient
 
 from perdure.stores.postgres.address import read_address
+from perdure.testing.servers.mongodb import MongoServer
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import shared_server
 
@@ -115,3 +118,45 @@ def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with shared_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mongodb_server() -> Iterator[MongoServer]:
+    """One server for all tests of a run, started by the first that asks for it."""
+    with MongoServer() as server:
+        yield server
+
+
+@contextmanager
+def database(server: MongoServer) -> Iterator[str]:
+    """The address of a database that nobody else uses."""
+    name = f"t{next(_numbers)}_{os.getpid()}"
+    address = server.address(name)
+    yield address
+    with MongoClient[dict[str, Any]](address) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def mongodb(mongodb_server: MongoServer) -> Iterator[str]:
+    """The address of a database that this test has for itself."""
+    with database(mongodb_server) as address:
+        yield address
+
+
+@pytest.fixture(scope="class")
+def class_mongodb(mongodb_server: MongoServer) -> Iterator[str]:
+    """The address of a database for a whole class of tests; see `emptied_mongodb`."""
+    with database(mongodb_server) as address:
+        yield address
+
+
+@pytest.fixture
+def emptied_mongodb(class_mongodb: str) -> Iterator[str]:
+    """A database that the tests of a class use one after the other, and each finds it empty: to make one takes long."""
+    yield class_mongodb
+    with MongoClient[dict[str, Any]](class_mongodb) as client:
+        ours = client.get_default_database()
+        for name in ours.list_collection_names():
+            if name not in ("layout", "hints"):
+                ours[name].delete_many({})

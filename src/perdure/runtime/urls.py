@@ -73,8 +73,18 @@ def connect(url: str) -> tuple[Store, Stream]:
 
             store = PostgresStore(url)
             return store, PostgresStream(store.address.dsn, store.address.channel)
+        case "mongodb" | "mongodb+srv":
+            try:
+                import pymongo as _mongodb  # noqa: F401
+            except ImportError as error:
+                raise SettingsError("a store on MongoDB needs the extra: pip install 'perdure[mongodb]'") from error
+            from perdure.stores.mongodb import MongoStore
+            from perdure.streams.mongodb import MongoStream
+
+            documents = MongoStore(url)
+            return documents, MongoStream(documents.address.dsn, documents.address.database)
         case _:
-            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
+            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mongodb://HOST/DATABASE or memory://"
             raise SettingsError(f"no store for {redacted(url)!r}: use {known}")
 
 
