@@ -35,10 +35,13 @@ class NoServer(RuntimeError):
 
 
 class MongoServer:
-    """A replica set that was given, or a private one; `configuration` is for the private one."""
+    """A replica set that was given, or a private one; `configuration` is for the private one. `alone`: no set at all."""
 
-    def __init__(self, *, private: bool = False, configuration: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, private: bool = False, alone: bool = False, configuration: dict[str, Any] | None = None
+    ) -> None:
         self.given = None if private else os.environ.get(GIVEN)
+        self._alone = alone
         self._configuration = configuration or {}
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +87,11 @@ class MongoServer:
         assert self._folder is not None
         place = ("--dbpath", str(self._folder / "data"), "--port", str(self.port), "--bind_ip", "127.0.0.1")
         quiet = ("--logpath", str(self._folder / "log"), "--logappend", "--nounixsocket")
-        small = ("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "200", "--replSet", "perdure")
+        small = (
+            "--wiredTigerCacheSizeGB",
+            "0.25",
+            *(() if self._alone else ("--oplogSize", "200", "--replSet", "perdure")),
+        )
         with (self._folder / "errors").open("ab") as errors:
             self._process = subprocess.Popen(
                 [find_server(), *place, *quiet, *small, "--setParameter", "diagnosticDataCollectionEnabled=false"],
@@ -94,7 +101,7 @@ class MongoServer:
                 start_new_session=True,  # Ctrl-C is for the tests, which end the server themselves
             )
         (self._folder / f"pid.{self._process.pid}").touch()
-        self._wait(new)
+        self._wait(new and not self._alone)
 
     def _wait(self, new: bool) -> None:
         from pymongo import MongoClient
