@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import signal
@@ -144,18 +145,28 @@ def mongodb(mongodb_server: MongoServer) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="class")
-def class_mongodb(mongodb_server: MongoServer) -> Iterator[str]:
-    """The address of a database for a whole class of tests; see `emptied_mongodb`."""
+@pytest.fixture(scope="module")
+def module_mongodb(mongodb_server: MongoServer) -> Iterator[str]:
+    """The address of a database for a whole module of tests; see `emptied_mongodb`."""
     with database(mongodb_server) as address:
         yield address
 
 
 @pytest.fixture
-def emptied_mongodb(class_mongodb: str) -> Iterator[str]:
-    """A database that the tests of a class use one after the other, and each finds it empty: to make one takes long."""
-    yield class_mongodb
-    with MongoClient[dict[str, Any]](class_mongodb) as client:
+def unreachable_mongodb() -> Iterator[None]:
+    """For tests in which connections fail: the driver leaves their sockets to be collected, with a warning, some time.
+
+    They are collected here; such a test ignores PytestUnraisableExceptionWarning.
+    """
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def emptied_mongodb(module_mongodb: str) -> Iterator[str]:
+    """A database that the tests of a module share, and each finds it empty: to make one takes long."""
+    yield module_mongodb
+    with MongoClient[dict[str, Any]](module_mongodb) as client:
         ours = client.get_default_database()
         for name in ours.list_collection_names():
             if name not in ("layout", "hints"):

@@ -44,6 +44,8 @@ def test_of_two_workers_on_mongodb_one_is_killed_under_load_and_nothing_is_lost_
     assert len({call["pid"] for call in calls}) == 2, "both have worked"
 
 
+@pytest.mark.usefixtures("unreachable_mongodb")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_server_that_is_killed_under_load_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     with MongoServer(private=True) as server:
         cluster = Cluster(tmp_path, server.address("shop"))

@@ -80,7 +80,7 @@ def step(held: Held, version: int, count: int = 1) -> Commit:
     return Commit(held.key, held.token, rows)
 
 
-def test_what_was_accepted_while_an_execution_ended_is_in_its_log_once(mongodb: str) -> None:
+def test_what_was_accepted_while_an_execution_ended_is_in_its_log_once(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, *clients: MongoStore) -> None:
         for number in range(30):
             key = f"acme/{number}"
@@ -95,10 +95,10 @@ def test_what_was_accepted_while_an_execution_ended_is_in_its_log_once(mongodb: 
             assert set(sent) <= ({"accepted", "duplicate"} if "accepted" in sent else {"ended"})
             assert (await worker.mail([key]))[key] == []
 
-    play(mongodb, 3, body)
+    play(emptied_mongodb, 3, body)
 
 
-def test_an_end_meets_a_sender_whose_transaction_is_open_and_its_neighbour_does_not(mongodb: str) -> None:
+def test_an_end_meets_a_sender_whose_transaction_is_open_and_its_neighbour_does_not(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, client: MongoStore) -> None:
         hand, neighbour = await begun(worker, ONE), await begun(worker, TWO)
         async with transaction(client) as session:
@@ -113,10 +113,10 @@ def test_an_end_meets_a_sender_whose_transaction_is_open_and_its_neighbour_does_
         await ended_with(hand)
         assert "m1" in [row.message_id for row in await log(worker)]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_a_duplicate_that_meets_its_own_fold_is_not_read_again(mongodb: str) -> None:
+def test_a_duplicate_that_meets_its_own_fold_is_not_read_again(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, client: MongoStore) -> None:
         for number in range(20):
             key = f"acme/{number}"
@@ -129,10 +129,10 @@ def test_a_duplicate_that_meets_its_own_fold_is_not_read_again(mongodb: str) -> 
             assert await hand.end() == "ok"
             check_log(await log(worker, key), key)
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_many_who_send_to_one_execution_at_once_all_get_through(mongodb: str) -> None:
+def test_many_who_send_to_one_execution_at_once_all_get_through(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, *clients: MongoStore) -> None:
         hand = await begun(worker)
 
@@ -148,10 +148,10 @@ def test_many_who_send_to_one_execution_at_once_all_get_through(mongodb: str) ->
             assert own == [f"{number}-{n}" for n in range(10)]
         await ended_with(hand)
 
-    play(mongodb, 4, body)
+    play(emptied_mongodb, 4, body)
 
 
-def test_a_zombies_group_and_a_take_over_leave_dense_logs(mongodb: str) -> None:
+def test_a_zombies_group_and_a_take_over_leave_dense_logs(emptied_mongodb: str) -> None:
     async def body(zombie: MongoStore, other: MongoStore) -> None:
         for number in range(20):
             keys = [f"acme/{number}-{n}" for n in range(5)]
@@ -167,10 +167,10 @@ def test_a_zombies_group_and_a_take_over_leave_dense_logs(mongodb: str) -> None:
                 written = [Started, ActionSettled, ActionSettled] if answer == "ok" else [Started]
                 assert kinds(rows) == [*written, TakenOver]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_a_barrier_goes_behind_a_commit_in_flight(mongodb: str) -> None:
+def test_a_barrier_goes_behind_a_commit_in_flight(emptied_mongodb: str) -> None:
     async def body(zombie: MongoStore, other: MongoStore) -> None:
         await zombie.start([begin()], GRACE)
         [held] = await zombie.hold([ONE], "w1", SHORT)
@@ -184,10 +184,10 @@ def test_a_barrier_goes_behind_a_commit_in_flight(mongodb: str) -> None:
         assert isinstance(taken, Held)
         assert kinds(taken.rows) == [Started, ActionSettled, TakenOver]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_a_zombie_that_goes_on_writing_holds_up_nobody_else(mongodb: str) -> None:
+def test_a_zombie_that_goes_on_writing_holds_up_nobody_else(emptied_mongodb: str) -> None:
     async def body(zombie: MongoStore, other: MongoStore) -> None:
         await zombie.start([begin(ONE), begin(TWO)], GRACE)
         helds = await zombie.hold([ONE, TWO], "w1", SHORT)
@@ -205,10 +205,10 @@ def test_a_zombie_that_goes_on_writing_holds_up_nobody_else(mongodb: str) -> Non
         # What was given back without a barrier gets one now.
         assert kinds((await take(other, ONE)).held.rows) == [Started, ActionSettled, TakenOver]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_a_hold_that_is_given_back_without_a_barrier_gets_one_later(mongodb: str) -> None:
+def test_a_hold_that_is_given_back_without_a_barrier_gets_one_later(emptied_mongodb: str) -> None:
     async def body(store: MongoStore, again: MongoStore) -> None:
         hand = await begun(store)
         async with transaction(store) as session:
@@ -216,10 +216,10 @@ def test_a_hold_that_is_given_back_without_a_barrier_gets_one_later(mongodb: str
             assert await again.hold([ONE], "w1", LEASE) == [Queued(ONE)]  # the same worker: no lapse is counted
         assert kinds((await take(again)).held.rows) == [Started, ActionSettled, TakenOver]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(mongodb: str) -> None:
+def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(emptied_mongodb: str) -> None:
     async def body(store: MongoStore) -> None:
         for number in range(20):
             key = f"acme/{number}"
@@ -231,10 +231,10 @@ def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(mongodb: 
             written = [Started, ActionSettled] if outcome == "ok" else [Started]
             assert kinds(held.rows) == [*written, TakenOver]
 
-    play(mongodb, 1, body)
+    play(emptied_mongodb, 1, body)
 
 
-def test_two_who_hold_at_once_do_not_both_have_it(mongodb: str) -> None:
+def test_two_who_hold_at_once_do_not_both_have_it(emptied_mongodb: str) -> None:
     async def body(*stores: MongoStore) -> None:
         for number in range(20):
             keys = [f"acme/{number}-{n}" for n in range(4)]
@@ -243,10 +243,10 @@ def test_two_who_hold_at_once_do_not_both_have_it(mongodb: str) -> None:
             for each in zip(*answers):
                 assert [type(answer) for answer in each].count(Held) == 1, each
 
-    play(mongodb, 3, body)
+    play(emptied_mongodb, 3, body)
 
 
-def test_a_dead_worker_leaves_nothing_closed_to_others(mongodb: str) -> None:
+def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 
     async def body(dead: MongoStore, other: MongoStore) -> None:
@@ -269,10 +269,10 @@ def test_a_dead_worker_leaves_nothing_closed_to_others(mongodb: str) -> None:
         await session.abort_transaction()
         assert kinds(await log(other, ONE)) == kinds(await log(other, TWO)) == [Started, TakenOver]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_groups_that_meet_in_any_order_do_not_hinder_each_other_for_ever(mongodb: str) -> None:
+def test_groups_that_meet_in_any_order_do_not_hinder_each_other_for_ever(emptied_mongodb: str) -> None:
     async def body(*stores: MongoStore) -> None:
         keys = [f"acme/{number}" for number in range(12)]
         await stores[0].start([begin(key) for key in keys], GRACE)
@@ -296,10 +296,10 @@ def test_groups_that_meet_in_any_order_do_not_hinder_each_other_for_ever(mongodb
         for key in keys:
             check_log(await log(stores[0], key), key)
 
-    play(mongodb, 3, body)
+    play(emptied_mongodb, 3, body)
 
 
-def test_starts_of_the_same_keys_in_any_order_create_each_once(mongodb: str) -> None:
+def test_starts_of_the_same_keys_in_any_order_create_each_once(emptied_mongodb: str) -> None:
     async def body(one: MongoStore, two: MongoStore) -> None:
         for number in range(15):
             keys = [f"acme/{number}-{n}" for n in range(5)]
@@ -312,10 +312,10 @@ def test_starts_of_the_same_keys_in_any_order_create_each_once(mongodb: str) -> 
                 assert {mine, theirs} == {"created", "conflict"}
                 assert kinds(await log(one, key)) == [Started]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_two_claims_at_once_share_out_what_is_due(mongodb: str) -> None:
+def test_two_claims_at_once_share_out_what_is_due(emptied_mongodb: str) -> None:
     async def body(one: MongoStore, two: MongoStore) -> None:
         keys = [f"acme/{number}" for number in range(40)]
         await one.start([begin(key) for key in keys], 0)
@@ -326,13 +326,13 @@ def test_two_claims_at_once_share_out_what_is_due(mongodb: str) -> None:
                 found += [due.key for part in parts for due in part]
         assert sorted(found) == sorted(keys)
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
 # Lanes
 
 
-def test_an_end_never_leaves_the_next_of_its_lane_asleep(mongodb: str) -> None:
+def test_an_end_never_leaves_the_next_of_its_lane_asleep(emptied_mongodb: str) -> None:
     async def body(one: MongoStore, two: MongoStore) -> None:
         for number in range(20):
             first, second = f"acme/{number}-a", f"acme/{number}-b"
@@ -345,10 +345,10 @@ def test_an_end_never_leaves_the_next_of_its_lane_asleep(mongodb: str) -> None:
             else:
                 assert isinstance(answer, Held)
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_an_end_that_cannot_see_a_start_in_its_lane_does_not_leave_it_asleep(mongodb: str) -> None:
+def test_an_end_that_cannot_see_a_start_in_its_lane_does_not_leave_it_asleep(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, other: MongoStore) -> None:
         await worker.start([begin(ONE, lane="a")], GRACE)
         hand = await take(worker, ONE)
@@ -379,10 +379,10 @@ def test_an_end_that_cannot_see_a_start_in_its_lane_does_not_leave_it_asleep(mon
         assert await other.hold([ONE], "w2", LEASE) == [Gone(ONE)]
         assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [TWO]
 
-    play(mongodb, 2, body)
+    play(emptied_mongodb, 2, body)
 
 
-def test_a_lane_is_held_in_the_order_in_which_its_starts_became_visible(mongodb: str) -> None:
+def test_a_lane_is_held_in_the_order_in_which_its_starts_became_visible(emptied_mongodb: str) -> None:
     async def body(*stores: MongoStore) -> None:
         for number in range(10):
             lane, keys = f"lane-{number}", [f"acme/{number}-{n}" for n in range(3)]
@@ -394,4 +394,4 @@ def test_a_lane_is_held_in_the_order_in_which_its_starts_became_visible(mongodb:
             wakes = [await stores[0]._link.tables.wakes.find_one({"_id": key}) for key in keys]
             assert len({wake["born"] for wake in wakes if wake is not None}) == 3
 
-    play(mongodb, 3, body)
+    play(emptied_mongodb, 3, body)

@@ -78,7 +78,7 @@ class MongoStream:
         self._inbox = Inbox(me, queues)
         self._me = uuid.uuid4().hex
         self._bell, self._troubles = asyncio.Event(), {}
-        self._client = AsyncMongoClient(self._dsn, appname="perdure hints", serverSelectionTimeoutMS=SILENCE * 1000)
+        self._client = AsyncMongoClient(self._dsn, appname="perdure hints", serverSelectionTimeoutMS=SILENCE * 500)
         quick = WriteConcern(w=1)  # what gets lost here is made up for
         hints = self._client.get_database(self._database).get_collection("hints", write_concern=quick)
         following = asyncio.Event()
@@ -233,9 +233,10 @@ class MongoStream:
     # Trouble
 
     def _failed(self, what: str, error: BaseException) -> None:
+        told = f"{type(error).__name__}: {str(error) or 'no answer'}"
         if not self._troubles:
-            log.warning("hints do not get through, which makes things slower: %s", error)
-        self._troubles[what] = f"{type(error).__name__}: {error}"
+            log.warning("hints do not get through, which makes things slower: %s", told)
+        self._troubles[what] = told
 
     def _went_well(self, what: str) -> None:
         if self._troubles.pop(what, None) is not None and not self._troubles:

@@ -41,8 +41,10 @@ QUESTIONS = 4
 CLOCK = 5.0
 #: What the driver is told unless the address says otherwise, in milliseconds.
 _PATIENCE = {"serverSelectionTimeoutMS": 10_000, "connectTimeoutMS": 10_000}
-#: Seconds without an answer after which the connection counts as lost.
+#: Seconds after which a call that has no answer counts as lost.
 SILENCE = 30.0
+#: Seconds for taking leave of a server that may not be there any more.
+LEAVE = 2.0
 _SNAPSHOT = ReadConcern("snapshot")
 
 log = logging.getLogger("perdure.stores")
@@ -60,6 +62,16 @@ class Occupied(InTheWay):
     """They have created what a unique index allows once; whoever looks again sees it."""
 
 
+class Doubt:
+    """Whether a transaction may have been committed: from the moment at which that is sent until it is answered."""
+
+    def __init__(self) -> None:
+        self.there = False
+
+    def __bool__(self) -> bool:
+        return self.there
+
+
 class Link:
     """A client and what is ours on it. It belongs to the event loop that opens it."""
 
@@ -71,6 +83,7 @@ class Link:
         self._asked = float("-inf")
         self._client: AsyncMongoClient[Document] | None = None
         self._session: AsyncClientSession | None = None
+        self._idle: list[AsyncClientSession] = []
         self._working = asyncio.Lock()
 
     async def open(self) -> None:
@@ -86,13 +99,17 @@ class Link:
         self._asked = float("-inf")
 
     async def close(self) -> None:
-        session, self._session = self._session, None
+        sessions = [*([self._session] if self._session is not None else []), *self._idle]
+        self._session, self._idle = None, []
         client, self._client = self._client, None
         if client is not None:
-            with suppress(PyMongoError):
-                if session is not None:
-                    await session.end_session()
-            await client.close()
+            with suppress(PyMongoError, TimeoutError):
+                async with asyncio.timeout(LEAVE):
+                    for session in sessions:
+                        await session.end_session()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE):
+                    await client.close()
 
     @property
     def database(self) -> Database:
@@ -112,7 +129,7 @@ class Link:
         return found
 
     @asynccontextmanager
-    async def asking(self, *, writes: bool = False) -> AsyncIterator[None]:
+    async def asking(self, *, writes: bool | Doubt = False) -> AsyncIterator[None]:
         """Whatever goes wrong inside leaves as an error of ours, and silence is a lost connection.
 
         The driver makes connections with asyncio.wait_for, which before Python 3.12 could lose a cancellation: one that
@@ -124,7 +141,7 @@ class Link:
             async with asyncio.timeout(SILENCE):
                 yield
         except trouble.FAILURES as error:
-            raise trouble.meaning(error, self._address.shown, writes) from error
+            raise trouble.meaning(error, self._address.shown, bool(writes)) from error
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
 
@@ -142,19 +159,31 @@ class Link:
     # Transactions
 
     async def transact(self, work: Callable[[AsyncClientSession], Awaitable[T]]) -> T:
-        """A transaction of a client's, side by side with others."""
-        async with self.asking(), self.client.start_session(causal_consistency=False) as session:
-            return await self._repeated(session, work)
+        """A transaction of a client's, side by side with others.
+
+        Sessions are used again, the last one first: a transaction that was lost on the way ends when its session begins
+        another, and whoever repeats a call is not in his own way.
+        """
+        doubt = Doubt()
+        async with self.asking(writes=doubt):
+            session = self._idle.pop() if self._idle else self.client.start_session(causal_consistency=False)
+            try:
+                return await self._repeated(session, work, doubt)
+            finally:
+                self._idle.append(session)
 
     async def transact_holding(self, work: Callable[[AsyncClientSession], Awaitable[T]]) -> T:
         """A transaction in the session of holders, one after the other."""
         async with self._working:
             if self._session is None:
                 raise StoreError(f"{self._address.shown}: the store is not open")
-            async with self.asking():
-                return await self._repeated(self._session, work)
+            doubt = Doubt()
+            async with self.asking(writes=doubt):
+                return await self._repeated(self._session, work, doubt)
 
-    async def _repeated(self, session: AsyncClientSession, work: Callable[[AsyncClientSession], Awaitable[T]]) -> T:
+    async def _repeated(
+        self, session: AsyncClientSession, work: Callable[[AsyncClientSession], Awaitable[T]], doubt: Doubt
+    ) -> T:
         cause: BaseException | None = None
         for number in range(TRIES):
             if number:
@@ -164,12 +193,12 @@ class Link:
             )
             try:
                 answer = await work(session)
-                await self._settle(session)
+                await self._settle(session, doubt)
             except PyMongoError as error:
                 await _abort(session)
                 if trouble.occupied(error):
                     raise Occupied from error
-                if not trouble.transient(error):
+                if not trouble.transient(error) or trouble.unreachable(error):
                     raise
                 cause = error
             except BaseException:
@@ -181,16 +210,16 @@ class Link:
             raise cause
         raise Contended from cause
 
-    async def _settle(self, session: AsyncClientSession) -> None:
+    async def _settle(self, session: AsyncClientSession, doubt: Doubt) -> None:
         """Commit, and ask again as long as nobody knows whether it was done."""
+        doubt.there = True
         for left in reversed(range(QUESTIONS)):
             try:
                 await session.commit_transaction()
             except PyMongoError as error:
-                if trouble.transient(error) or not trouble.uncertain(error):
+                doubt.there = trouble.uncertain(error)
+                if not left or not doubt or trouble.unreachable(error):
                     raise
-                if not left:
-                    raise trouble.meaning(error, self._address.shown, writes=True) from error
                 await asyncio.sleep(random.uniform(0, 0.1))
             else:
                 return
@@ -211,8 +240,9 @@ class Link:
 
 async def _abort(session: AsyncClientSession) -> None:
     if session.in_transaction:
-        with suppress(PyMongoError):
-            await session.abort_transaction()
+        with suppress(PyMongoError, TimeoutError):
+            async with asyncio.timeout(LEAVE):
+                await session.abort_transaction()
 
 
 async def collect(cursor: Any) -> list[Document]:

@@ -92,9 +92,7 @@ def _condition(query: Query) -> list[Document]:
 
 async def _held(there: Tables, tenant: str | None, now: int) -> list[str]:
     """What runs is held, which few are among all that are open."""
-    query: Document = {"held": True, "due": {"$gt": now}}
-    if tenant is not None:
-        query["tenant"] = tenant
+    query: Document = {"held": True, "due": {"$gt": now}, "tenant": {"$gt": ""} if tenant is None else tenant}
     return [one["_id"] for one in await collect(there.wakes.find(query, ["_id"]))]
 
 

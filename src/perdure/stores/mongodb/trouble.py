@@ -67,7 +67,7 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
         return InvalidValue(f"a value cannot be stored; nothing was written {detail}")
     if isinstance(error, ConfigurationError):
         return StoreError(f"{place}: the address cannot be used {detail}")
-    if isinstance(error, (ServerSelectionTimeoutError, WaitQueueTimeoutError)):
+    if unreachable(error) and not writes:
         return StoreUnavailable(
             f"{place}: the replica set cannot be reached, or has no primary; nothing was written; is it"
             f" running? {detail}"
@@ -83,6 +83,11 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
         return StoreError(f"{place}: the store is not open {detail}")
     kind, text = _MEANINGS.get(code_of(error), (StoreError, "MongoDB refused; nothing was written"))
     return kind(f"{place}: {text} {detail}")
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether nobody was found to send the call to; what was sent before, in the same verb, may have taken effect."""
+    return isinstance(error, (ServerSelectionTimeoutError, WaitQueueTimeoutError))
 
 
 def lost(error: BaseException) -> bool:

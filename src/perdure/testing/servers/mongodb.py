@@ -35,7 +35,7 @@ class NoServer(RuntimeError):
 
 
 class MongoServer:
-    """A replica set that was given, or a private one; `configuration` is for the private one. `alone`: no set at all."""
+    """A replica set that was given, or a private one; `configuration` is for that. `alone`: no set at all."""
 
     def __init__(
         self, *, private: bool = False, alone: bool = False, configuration: dict[str, Any] | None = None
