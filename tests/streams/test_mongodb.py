@@ -105,7 +105,7 @@ def test_after_a_lost_connection_everybody_looks(emptied_mongodb: str) -> None:
 @pytest.mark.usefixtures("unreachable_mongodb")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_without_a_server_it_opens_and_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SILENCE", 0.2)
+    monkeypatch.setattr(module, "SILENCE", 1.0)
 
     async def scenario() -> None:
         async with opened("mongodb://127.0.0.1:1/shop", "w1", "default") as stream:
