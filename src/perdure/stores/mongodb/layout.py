@@ -19,6 +19,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
+from bson.int64 import Int64
 from pymongo import IndexModel, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -46,6 +48,18 @@ Database: TypeAlias = AsyncDatabase[Document]
 _DUE = ("queue", "definition", "due")
 _TURNS = ("queue", "definition", "tenant", "due")
 _NEWEST = [("started_at", -1), ("_id", -1)]
+
+
+class _PlainIntegers(TypeDecoder):
+    """Integers of 64 bits come back as integers, and not as a class of the driver's, which no encoder of ours knows."""
+
+    bson_type = Int64
+
+    def transform_bson(self, value: Any) -> int:
+        return int(value)
+
+
+_CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainIntegers()]))
 
 
 def _index(name: str, keys: Sequence[Any], **options: Any) -> IndexModel:
@@ -97,7 +111,7 @@ class Tables(NamedTuple):
 def tables(database: Database) -> Tables:
     def collection(name: str) -> Collection:
         return database.get_collection(
-            name, write_concern=DURABLE, read_concern=SETTLED, read_preference=ReadPreference.PRIMARY
+            name, _CODEC, ReadPreference.PRIMARY, write_concern=DURABLE, read_concern=SETTLED
         )
 
     return Tables(*(collection(name) for name in Tables._fields))
