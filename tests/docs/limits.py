@@ -73,6 +73,8 @@ FIXED: dict[str, list[Source]] = {
     "characters of the name of an external worker": ["runtime.external.external.LONGEST_WORKER"],
     "characters of an idempotency key": ["http.verbs.LONGEST_KEY"],
     "characters of a credential": ["http.auth.LONGEST"],
+    "characters of a database's name in MongoDB": [takes("stores.mongodb.address._DATABASE")],
+    "bytes of a row, or of a head, in MongoDB": ["stores.mongodb.documents.LARGEST"],
     "characters of a schema's name in PostgreSQL": [takes("stores.postgres.address._SCHEMA")],
     "characters of `stream_prefix`": [takes("streams.redis.keys._PREFIX")],
     "hints of a queue that NATS keeps, and for how many hours": [
@@ -188,6 +190,7 @@ INSIDE = {
     "streams.kafka.reader.LONGEST",  # within these a group's patience is as long as `stream_idle`
     "streams.kafka.reader.SHORTEST",
     "client.door._LONGEST",
+    "streams.mongodb.LONGEST",  # a longer hint is dropped, and its execution is due all the same
 }
 _LIMIT = re.compile(r"_?(MOST|LARGEST|LONGEST|SHORTEST|DEEPEST|DEPTH|LENGTH|VALUES|NESTED|COSTLIEST)(_[A-Z_]+)?")
 _ROW = re.compile(r"^\| (?P<what>.+?) \| (?P<most>[\d,. ]+) \| (?P<by>.+?) \| (?P<then>.+?) \|$", re.MULTILINE)

@@ -53,13 +53,15 @@ async def parent() -> str:
     return await child()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mongodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":
             return "memory://"
         case "sqlite":
             return f"sqlite:///{tmp_path}/quotas.db"
+        case "mongodb":
+            return str(request.getfixturevalue("mongodb"))
         case _:
             return str(request.getfixturevalue("postgres")) + "&synchronous_commit=off&unsafe=yes"
 

@@ -500,8 +500,10 @@ def play(url: str, body: Play) -> None:
     asyncio.run(main())
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mongodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "mongodb":
+        return str(request.getfixturevalue("mongodb"))
     if request.param == "postgres":
         found: str = request.getfixturevalue("postgres")
         return found

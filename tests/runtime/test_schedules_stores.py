@@ -12,8 +12,10 @@ import pytest
 from perdure import Perdure, event, workflow
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mongodb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "mongodb":
+        return str(request.getfixturevalue("mongodb"))
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres"))
     return f"sqlite:///{tmp_path / 'store.db'}"

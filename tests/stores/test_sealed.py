@@ -17,6 +17,7 @@ from perdure.ports import Joining, Store, Twinned
 from perdure.runtime.sealing.seals import MARK, Seals
 from perdure.runtime.sealing.store import SealedStore, sealed_store
 from perdure.stores.memory import MemoryStore
+from perdure.stores.mongodb import MongoStore
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.redis import RedisStore
 from perdure.stores.sqlite import SqliteStore
@@ -79,6 +80,13 @@ class TestSealedRedis(StoreContract):
 
     async def make_store(self) -> Store:
         return sealed_store(RedisStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
+class TestSealedMongo(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, emptied_mongodb: str) -> None:
+        self.url = emptied_mongodb
+
+    async def make_store(self) -> Store:
+        return sealed_store(MongoStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
 
 
 def store_of(seals: Seals | None = None, inside: Store | None = None) -> SealedStore:

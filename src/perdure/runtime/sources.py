@@ -71,9 +71,11 @@ _KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
     "sqlite": (("sqlite",), "sqlite:///perdure.db"),
     "memory": (("memory",), "memory://"),
     "postgres": (("postgresql", "postgres"), ""),
+    "mongodb": (("mongodb", "mongodb+srv"), ""),
     "redis": (("redis", "rediss", "redis+cluster"), ""),
 }
 _EXAMPLES = {
+    "mongodb": "PERDURE_STORE=mongodb://user:password@host/database?replicaSet=name",
     "postgres": "PERDURE_STORE=postgresql://user:password@host/database",
     "redis": "PERDURE_STREAM=redis://host:6379 for the hints and PERDURE_STORE for the store",
 }

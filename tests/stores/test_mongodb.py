@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure.ports import Joining, Locks, Store, Twinned
+from perdure.runtime.managing.locks import StoreLocks
+from perdure.stores.mongodb import MongoStore
+from perdure.testing.contract import (
+    DEFINITIONS,
+    GRACE,
+    ONE,
+    QUEUES,
+    LocksContract,
+    StoreContract,
+    accepted,
+    begun,
+    letter,
+    log,
+    settled,
+    take,
+)
+
+
+class TestMongoStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, emptied_mongodb: str) -> None:
+        self.url = emptied_mongodb
+
+    async def make_store(self) -> Store:
+        return MongoStore(self.url, clock=self.clock)
+
+
+class TestLocksOnMongo(LocksContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, emptied_mongodb: str) -> None:
+        self.store = MongoStore(emptied_mongodb)
+
+    async def make_locks(self) -> Locks:
+        await self.store.open()
+        return StoreLocks(self.store, "default")
+
+    async def play(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+        try:
+            await super().play(body)
+        finally:
+            await self.store.close()
+
+
+def test_numbers_come_back_as_plain_numbers(emptied_mongodb: str) -> None:
+    """The driver has a class of its own for large ones, which is equal to them and which no encoder knows."""
+
+    async def scenario() -> None:
+        store = MongoStore(emptied_mongodb)
+        await store.open()
+        try:
+            hand = await begun(store)
+            await accepted(store, letter())
+            await hand.park(settled(), letter(), due=await store.now())
+            held = (await take(store)).held
+            everything = [held, await store.head(ONE), await log(store), await store.now()]
+            everything += [await store.next_due(QUEUES, DEFINITIONS), await store.send([letter()], GRACE)]
+            assert msgspec.json.decode(msgspec.json.encode(everything))
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_leases_are_renewed_by_a_twin_and_nothing_joins_a_transaction_of_the_callers() -> None:
+    store = MongoStore("mongodb://db/shop")
+    assert isinstance(store, Twinned)
+    assert not isinstance(store, Joining)
