@@ -73,8 +73,17 @@ def connect(url: str) -> tuple[Store, Stream]:
 
             store = PostgresStore(url)
             return store, PostgresStream(store.address.dsn, store.address.channel)
+        case "dynamodb":
+            try:
+                import aiobotocore as _  # noqa: F401
+            except ImportError as error:
+                raise SettingsError("a store in DynamoDB needs the extra: pip install 'perdure[dynamodb]'") from error
+            from perdure.stores.dynamodb import DynamoStore
+            from perdure.streams.memory import MemoryStream
+
+            return DynamoStore(url), MemoryStream()
         case _:
-            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://"
+            known = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, dynamodb://REGION/TABLE or memory://"
             raise SettingsError(f"no store for {redacted(url)!r}: use {known}")
 
 
