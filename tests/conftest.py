@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from perdure.stores.postgres.address import read_address
+from perdure.testing.servers.dynamodb import DynamoServer
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import shared_server
 
@@ -115,3 +116,16 @@ def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with shared_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server() -> Iterator[DynamoServer]:
+    """One server for all tests of a run, started by the first that asks for it; a missing one fails the tests."""
+    with DynamoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def dynamodb(dynamodb_server: DynamoServer) -> str:
+    """The address of a table that this test has for itself."""
+    return dynamodb_server.address(f"t{next(_numbers)}-{os.getpid()}")

@@ -74,12 +74,12 @@ def connect(url: str) -> tuple[Store, Stream]:
             store = PostgresStore(url)
             return store, PostgresStream(store.address.dsn, store.address.channel)
         case "dynamodb":
+            from perdure.streams.memory import MemoryStream
+
             try:
-                import aiobotocore as _  # noqa: F401
+                from perdure.stores.dynamodb import DynamoStore
             except ImportError as error:
                 raise SettingsError("a store in DynamoDB needs the extra: pip install 'perdure[dynamodb]'") from error
-            from perdure.stores.dynamodb import DynamoStore
-            from perdure.streams.memory import MemoryStream
 
             return DynamoStore(url), MemoryStream()
         case _:

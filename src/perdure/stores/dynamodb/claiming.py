@@ -7,13 +7,15 @@ a row is claimed by whoever changes it from what was read, so claims of many pro
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
 from perdure.core.fairness import VISITS, share_out
 from perdure.core.records import Backlog, Due, tenant_of
-from perdure.stores.dynamodb.committing import deliver
+from perdure.errors import InvalidValue, StoreError
+from perdure.stores.dynamodb.committing import PARCELS, deliver
 from perdure.stores.dynamodb.items import (
     DUE,
     HEAD,
@@ -32,6 +34,8 @@ from perdure.stores.ticker import DOUBLINGS
 #: So many rows of one list are counted for the backlog.
 COUNTED = 1000
 
+log = logging.getLogger("perdure.stores")
+
 
 class Claiming:
     """What one process remembers from claim to claim: which tenant was served last, and which was visited last."""
@@ -43,13 +47,12 @@ class Claiming:
     async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
         now = self._table.clock.now()
         grace = max(grace, 1)  # a row that stayed due would be found for ever
+        await self._deliver_parcels(limit, now, grace)
         lists = self._visits(await self._lists(queues, definitions))
-        entries = await self._entries(lists, limit, now)
         due: dict[str, list[Item]] = {}
+        entries = await self._entries(lists, limit, now)
         for entry in sorted(entries, key=lambda entry: (entry["due"], entry["pk"])):
-            if not entry["sk"].startswith("o#"):
-                due.setdefault(key_at(entry["pk"]), []).append(entry)
-        await asyncio.gather(*(self._deliver(entry, grace) for entry in entries if entry["sk"].startswith("o#")))
+            due.setdefault(key_at(entry["pk"]), []).append(entry)
         chosen = share_out(due, limit, self._served)
         heads = await self._table.heads(chosen)
         hints = [self._hint(key, heads.get(key), due[key], now, grace) for key in chosen]
@@ -85,11 +88,20 @@ class Claiming:
         )
         return [entry for entries in found for entry in entries]
 
-    async def _deliver(self, entry: Item, grace: int) -> None:
-        """A commit that nobody came to deliver; one that cannot be delivered is tried again by the next claim."""
-        item = await self._table.wire.get(entry["pk"], entry["sk"])
-        if item is not None:
-            await deliver(self._table, item, grace)
+    async def _deliver_parcels(self, limit: int, now: int, grace: int) -> None:
+        """What commits have for others and nobody came to deliver; what cannot be delivered waits for a later claim."""
+        for entry in await self._entries([PARCELS], limit, now):
+            item = await self._table.wire.get(entry["pk"], entry["sk"])
+            if item is None:
+                continue
+            try:
+                await deliver(self._table, item, grace)
+            except (StoreError, InvalidValue) as error:
+                key = key_at(entry["pk"])
+                log.warning("%s: what its commit has for others is not delivered: %s", key, error)
+                later = {"due": now + grace * 2**DOUBLINGS}
+                when: list[Condition] = [("due", "=", item["due"])]
+                await self._table.update(change(self._table.name, item["pk"], item["sk"], later, when=when))
 
     async def _hint(self, key: str, head: Item | None, entries: Sequence[Item], now: int, grace: int) -> Due | None:
         """Claim what is due of one execution; nothing if somebody else was sooner."""
@@ -124,11 +136,11 @@ class Claiming:
 
     def _orphan(self, entry: Item) -> dict[str, Any]:
         """Nobody will ever fold it: its execution has ended. What is in the log stays known."""
-        gone = dict.fromkeys(("dp", "due", "seq", "data", "sha"))
+        gone: dict[str, Any] = dict.fromkeys(("dp", "due", "seq", "data", "sha"))
         return change(self._table.name, entry["pk"], entry["sk"], gone, when=[("v", "there")])
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
-        lists = [name for _, name in await self._lists(queues, definitions)]
+        lists = [PARCELS, *(name for _, name in await self._lists(queues, definitions))]
         return min((entry["due"] for entry in await self._entries(lists, 1, None)), default=None)
 
     async def backlog(self) -> list[Backlog]:
@@ -139,8 +151,6 @@ class Claiming:
             if not queue:
                 continue  # nobody is to take it
             for entry in await self._entries([name], COUNTED, now):
-                if not entry["sk"].startswith("o#"):
-                    keys = waiting.setdefault(queue, {})
-                    key = entry["pk"]
-                    keys[key] = min(entry["due"], keys.get(key, entry["due"]))
+                keys = waiting.setdefault(queue, {})
+                keys[entry["pk"]] = min(entry["due"], keys.get(entry["pk"], entry["due"]))
         return [Backlog(queue, len(keys), min(keys.values())) for queue, keys in sorted(waiting.items())]

@@ -8,6 +8,7 @@ done, they are due like everything else and a claim delivers them, each once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from perdure.stores.dynamodb.items import (
     facts_of,
     home,
     put,
+    shard,
     version_key,
     written_rows,
 )
@@ -40,6 +42,9 @@ from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start
 from perdure.stores.dynamodb.table import Table
 from perdure.stores.dynamodb.writing import ROUNDS, Unit
 from perdure.stores.ticker import RESTARTED
+
+#: The list of what commits have for others.
+PARCELS = "parcels"
 
 log = logging.getLogger("perdure.stores")
 
@@ -73,9 +78,7 @@ async def commit(table: Table, group: Sequence[Commit], grace: int) -> list[Outc
             draft.land(unit)
     else:
         raise StoreError(f"{table.address.shown}: others wrote in the same logs, again and again; try again")
-    for draft in drafts:
-        if draft.parcel_key is not None and draft.answer in ("ok", "mail"):
-            await _deliver_now(table, draft, grace)
+    await _deliver_now(table, [draft for draft in drafts if draft.parcel_key is not None and draft.written], grace)
     return [draft.answer or "stale" for draft in drafts]
 
 
@@ -96,6 +99,11 @@ class _Draft:
         self._refused_park = False
         self._odd: dict[str, Item] | None = None  # messages that are done without a row, or the other way round
         self._head: Item | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether the answer stands for something that was written."""
+        return self.answer == "ok" or (self.answer == "mail" and self._refused_park)
 
     def begin(self, facts: Facts | None) -> None:
         """What can be said without asking anybody."""
@@ -198,7 +206,7 @@ class _Draft:
         """A message has one item: it waits as long as that has `seq`, and is in the log once it has `v`."""
         table, pk, done = self._table.name, home(self.key), set(self._commit.done)
         ops = []
-        emptied = dict.fromkeys(("seq", "data", "sha", "dp", "due"))
+        emptied: dict[str, Value] = dict.fromkeys(("seq", "data", "sha", "dp", "due"))
         for id, version in self._folded.items():
             values: dict[str, Value] = {"v": version}
             when: list[Condition] = [("v", "absent")]
@@ -223,7 +231,8 @@ class _Draft:
         self.parcel_pieces = []
         data = await table.values.stored(_pack(self.parcel), IN_ROWS, self.parcel_pieces)
         pieces += self.parcel_pieces
-        where = self._facts.partition(table.shards)
+        # In a list of its own, which every claim looks at: nobody may serve the queue of an execution that has ended.
+        where = f"{PARCELS}{shard(self.key, table.shards)}"
         item = {"pk": home(self.key), "sk": self.parcel_key, "data": data, "dp": where, "due": self._now + self._grace}
         return put(table.name, item)
 
@@ -262,35 +271,40 @@ def _told_by_rows(commit: Commit) -> dict[str, Value]:
 # Parcels
 
 
-async def _deliver_now(table: Table, draft: _Draft, grace: int) -> None:
-    """The commit stands whatever happens here: what cannot be delivered now is due."""
-    assert draft.parcel_key is not None
+async def _deliver_now(table: Table, drafts: Sequence[_Draft], grace: int) -> None:
+    """All parcels of a group together. Their commits stand whatever happens here: what is not delivered now is due."""
+    if not drafts:
+        return
+    children = [child for draft in drafts for child in draft.parcel.children]
+    mail = [letter for draft in drafts for letter in draft.parcel.mail]
+    lanes = [draft.parcel.lane for draft in drafts if draft.parcel.lane is not None]
     try:
-        await _deliver(table, draft.parcel, grace)
-        await table.update(delete(table.name, home(draft.key), draft.parcel_key))
-        await table.values.drop(draft.parcel_pieces)
+        await _deliver(table, children, mail, lanes, grace)
+        ops = [delete(table.name, home(draft.key), draft.parcel_key or "") for draft in drafts]
+        await asyncio.gather(*map(table.update, ops))
+        await table.values.drop([name for draft in drafts for name in draft.parcel_pieces])
     except (StoreError, InvalidValue) as error:
-        text = "%s: what its commit has for others is delivered later: %s"
-        log.warning(text, draft.key, error, extra={"execution": draft.key})
+        keys = ", ".join(draft.key for draft in drafts)
+        log.warning("what these commits have for others is delivered later: %s: %s", keys, error)
 
 
 async def deliver(table: Table, item: Item, grace: int) -> None:
     """What a claim has found: whoever wrote it did not come to deliver it. Starts and sends are done once by nature."""
     data = await table.values.read(item["data"])
     assert data is not None
-    await _deliver(table, _unpack(data), grace)
+    parcel = _unpack(data)
+    await _deliver(table, parcel.children, parcel.mail, [] if parcel.lane is None else [parcel.lane], grace)
     await table.update(delete(table.name, item["pk"], item["sk"]))
     if isinstance(item["data"], list):
         await table.values.drop([item["data"][0]])
 
 
-async def _deliver(table: Table, parcel: Parcel, grace: int) -> None:
-    if parcel.children:
-        await start(table, parcel.children, grace)
-    if parcel.mail:
-        await send(table, parcel.mail, grace)
-    if parcel.lane is not None:
-        await _wake_next(table, parcel.lane)
+async def _deliver(
+    table: Table, children: Sequence[Start], mail: Sequence[Mail], lanes: Sequence[str], grace: int
+) -> None:
+    await start(table, children, grace)
+    await send(table, mail, grace)
+    await asyncio.gather(*(_wake_next(table, lane) for lane in lanes))
 
 
 async def _wake_next(table: Table, lane: str) -> None:

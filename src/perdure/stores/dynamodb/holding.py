@@ -89,8 +89,8 @@ class _Hold:
         """The execution that is the first of its lane, if that is another one."""
         if facts.lane is None:
             return None
-        [first] = await self._table.wire.some(f"Q#{facts.lane}", 1, low="#", high=seat(facts))
-        return None if first["key"] == self._key else first
+        first = await self._table.wire.some(f"Q#{facts.lane}", 1, low="#", high=seat(facts))
+        return first[0] if first and first[0]["key"] != self._key else None
 
     async def _queue(self, head: Item, facts: Facts, before: Item) -> bool:
         """Sleep until the one before has ended, unless it just has."""
