@@ -203,26 +203,25 @@ def test_a_table_that_forgets_is_refused_unless_one_insists(dynamodb: str, caplo
                 "update_time_to_live", TableName=store.address.table, TimeToLiveSpecification=rule
             )
         with pytest.raises(SettingsError, match="time to live"):
-            await DynamoStore(dynamodb).open()
+            await DynamoStore(dynamodb + "&unsafe=no").open()
         with caplog.at_level(logging.WARNING):
-            async with opened(dynamodb + "&unsafe=yes"):
+            async with opened(dynamodb):
                 pass
         assert "time to live" in caplog.text
 
     asyncio.run(main())
 
 
-def test_a_global_table_is_refused() -> None:
-    async def main() -> None:
-        table = Table(read_address("dynamodb://eu-central-1/orders"), Clock())
-        keys = [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}]
-        indexes = [{"IndexName": name} for name in ("due", "state")]
-        found = {"KeySchema": keys, "GlobalSecondaryIndexes": indexes, "LocalSecondaryIndexes": [{"IndexName": "mail"}]}
-        layout._inspect(table, found)
-        with pytest.raises(SettingsError, match="global table"):
-            layout._inspect(table, {**found, "Replicas": [{"RegionName": "us-east-1"}]})
+def test_a_server_for_tests_is_refused_unless_one_insists(dynamodb: str) -> None:
+    with pytest.raises(SettingsError, match=r"DynamoDB Local.*unsafe=yes"):
+        asyncio.run(DynamoStore(dynamodb + "&unsafe=no").open())
 
-    asyncio.run(main())
+
+def test_a_global_table_is_doubted() -> None:
+    table = {"TableArn": "arn:aws:dynamodb:eu-central-1:123456789012:table/orders"}
+    assert layout.doubts(table) == []
+    [why] = layout.doubts({**table, "Replicas": [{"RegionName": "us-east-1"}]})
+    assert "global table" in why
 
 
 def test_the_shards_of_a_table_are_those_it_was_made_with(dynamodb: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -55,11 +55,13 @@ class Claiming:
             due.setdefault(key_at(entry["pk"]), []).append(entry)
         chosen = share_out(due, limit, self._served)
         heads = await self._table.heads(chosen)
-        hints = [self._hint(key, heads.get(key), due[key], now, grace) for key in chosen]
-        found = await asyncio.gather(*hints)
+        changes = [(key, op) for key in chosen for op in self._hint(heads.get(key), due[key], now, grace)]
+        done = await self._table.update_each([op for _, op in changes])
+        ours = {key for (key, _), held in zip(changes, done, strict=True) if held and "tok" in heads.get(key, ())}
         if chosen:
             self._served = tenant_of(chosen[-1])
-        return [one for one in found if one is not None]
+        found = [(key, heads[key]) for key in chosen if key in ours]
+        return [Due(key, head.get("queue", ""), live_holder(head, now)) for key, head in found]
 
     async def _lists(self, queues: Iterable[str], definitions: Iterable[str]) -> list[tuple[str, str]]:
         """The lists that are served here, with their tenants."""
@@ -103,21 +105,17 @@ class Claiming:
                 when: list[Condition] = [("due", "=", item["due"])]
                 await self._table.update(change(self._table.name, item["pk"], item["sk"], later, when=when))
 
-    async def _hint(self, key: str, head: Item | None, entries: Sequence[Item], now: int, grace: int) -> Due | None:
-        """Claim what is due of one execution; nothing if somebody else was sooner."""
+    def _hint(self, head: Item | None, entries: Sequence[Item], now: int, grace: int) -> Iterator[dict[str, Any]]:
+        """What claims one execution: each change holds only if nobody else was sooner."""
         letters = [entry for entry in entries if entry["sk"] != HEAD]
         if head is None or "tok" not in head:
-            await asyncio.gather(*(self._table.update(self._orphan(entry)) for entry in letters))
-            return None
-        claimed, holder = False, live_holder(head, now)
+            yield from map(self._orphan, letters)
+            return
         if len(letters) < len(entries) and head.get("due", now + 1) <= now:
-            claimed = await self._table.update(self._wake(head, now, grace))
-        again = [
-            change(self._table.name, one["pk"], one["sk"], {"due": now + grace}, when=[("due", "=", one["due"])])
-            for one in letters
-        ]
-        taken = await asyncio.gather(*map(self._table.update, again))
-        return Due(key, head.get("queue", ""), holder) if claimed or any(taken) else None
+            yield self._wake(head, now, grace)
+        for one in letters:
+            when: list[Condition] = [("due", "=", one["due"])]
+            yield change(self._table.name, one["pk"], one["sk"], {"due": now + grace}, when=when)
 
     def _wake(self, head: Item, now: int, grace: int) -> dict[str, Any]:
         """Free a lapsed hold and count it; hint again later and later while nobody answers."""

@@ -214,7 +214,7 @@ class _Draft:
                 values |= emptied
                 when.append(("seq", "there"))
             ops.append(change(table, pk, f"m#{id}", values, when=when))
-        for id in self._commit.done:
+        for id in dict.fromkeys(self._commit.done):
             if id not in self._folded:
                 if "v" in (self._odd or {}).get(id, {}):
                     ops.append(change(table, pk, f"m#{id}", emptied, when=[("seq", "there")]))

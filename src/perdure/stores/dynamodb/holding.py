@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perdure.core import events
 from perdure.core.events import TakenOver
 from perdure.core.records import Busy, Gone, Held, HoldAnswer, Mail, Queued
-from perdure.errors import StoreError, StoreUnavailable
+from perdure.errors import StoreError
 from perdure.stores.dynamodb.items import (
     HEAD,
     MAIL,
     Condition,
     Facts,
     Item,
+    Value,
     begun,
     change,
     check,
     facts_of,
     home,
+    key_at,
     live_holder,
     put,
     version_key,
@@ -38,125 +41,128 @@ async def hold(
     table: Table, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]]
 ) -> list[HoldAnswer]:
     # A key named twice is held once: a second hold by the same worker would write a barrier.
-    once = list(dict.fromkeys(keys))
-    heads = await table.heads(once)
-    tries = [_Hold(table, key, me, lease, known.get(key)).take(heads.get(key)) for key in once]
-    found = await asyncio.gather(*tries, return_exceptions=True)
+    rest = list(dict.fromkeys(keys))
     answers: dict[str, HoldAnswer] = {}
-    trouble: BaseException | None = None
-    for key, answer in zip(once, found, strict=True):
-        if isinstance(answer, StoreError):
-            trouble = answer
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            answers[key] = answer
-    if trouble is not None and not any(isinstance(answer, Held) for answer in answers.values()):
-        raise trouble
-    # What is held already must be told; the rest will be due again.
+    for _ in range(ROUNDS):
+        try:
+            answers |= await _round(table, rest, me, lease, known)
+        except StoreError:
+            if not any(isinstance(answer, Held) for answer in answers.values()):
+                raise
+            break  # what is held already must be told; the rest will be due again
+        rest = [key for key in rest if key not in answers]
+        if not rest:
+            break
     return [answers.get(key) or Gone(key) for key in keys]
 
 
+async def _round(
+    table: Table, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]]
+) -> dict[str, HoldAnswer]:
+    """Take those that are free; what changes meanwhile has no answer yet."""
+    heads = await table.heads(keys)
+    now = table.clock.now()
+    answers: dict[str, HoldAnswer] = {}
+    free: list[_Hold] = []
+    for key in keys:
+        head = heads.get(key)
+        if head is None or "tok" not in head:
+            answers[key] = Gone(key)
+        elif (holder := live_holder(head, now)) is not None and holder != me:
+            answers[key] = Busy(key, holder)
+        elif (before := await _before(table, facts := facts_of(head))) is None:
+            free.append(_Hold(table, head, facts, me, now, lease))
+        elif await _queue(table, head, before):
+            answers[key] = Queued(key)
+    units = [one.unit() for one in free]
+    await table.write(units)
+    ours = [one for one, unit in zip(free, units, strict=True) if not unit.refusals]
+    # Now that they are held: what was written until then is in the logs, and nobody else can write any more.
+    for held in await asyncio.gather(*(one.read(known.get(one.key)) for one in ours)):
+        answers[held.key] = held
+    return answers
+
+
+async def _before(table: Table, facts: Facts) -> Item | None:
+    """The execution that is the first of its lane, if that is another one."""
+    if facts.lane is None:
+        return None
+    first = await table.wire.some(f"Q#{facts.lane}", 1, low="#", high=seat(facts))
+    return first[0] if first and first[0]["key"] != facts.key else None
+
+
+async def _queue(table: Table, head: Item, before: Item) -> bool:
+    """Sleep until the one before has ended, unless it just has."""
+    mail = await table.wire.all(head["pk"], IndexName=MAIL, by="seq")
+    ops = [
+        change(table.name, head["pk"], HEAD, {"due": None, "dp": None, "hints": 0}, when=_unchanged(head)),
+        check(table.name, before["pk"], before["sk"], [("pk", "there")]),
+    ]
+    unit = Unit(key_at(head["pk"]), ops)
+    await table.write([unit])
+    if unit.refusals:
+        return False
+    # What was there before is read by the hold that comes: it need not wake anybody by itself.
+    silent = {"due": None, "dp": None}
+    quiet = [change(table.name, one["pk"], one["sk"], silent, when=[("seq", "there")]) for one in mail]
+    await table.update_each(quiet)
+    return True
+
+
 class _Hold:
-    """One execution that somebody wants to hold."""
+    """An execution that is free, as it was read, and somebody who wants it."""
 
-    def __init__(self, table: Table, key: str, me: str, lease: int, known: tuple[int, int] | None) -> None:
+    def __init__(self, table: Table, head: Item, facts: Facts, me: str, now: int, lease: int) -> None:
+        self.key = facts.key
         self._table = table
-        self._key = key
+        self._head = head
+        self._facts = facts
         self._me = me
-        self._lease = lease
-        self._known = known
+        self._now = now
+        self._until = now + lease
+        self._token: int = head["tok"] + 1
+        self._version: int = head["v"]
+        self._lapses: int = head["lapses"]
 
-    async def take(self, head: Item | None) -> HoldAnswer:
-        for _ in range(ROUNDS):
-            if head is None or "tok" not in head:
-                return Gone(self._key)
-            now = self._table.clock.now()
-            holder = live_holder(head, now)
-            if holder is not None and holder != self._me:
-                return Busy(self._key, holder)
-            facts = facts_of(head)
-            before = await self._before(facts)
-            if before is not None:
-                if await self._queue(head, facts, before):
-                    return Queued(self._key)
-            elif (answer := await self._take(head, facts, now)) is not None:
-                return answer
-            head = (await self._table.heads([self._key])).get(self._key)
-        raise StoreUnavailable(f"{self._table.address.shown}: {self._key} changes all the time; try again")
-
-    async def _before(self, facts: Facts) -> Item | None:
-        """The execution that is the first of its lane, if that is another one."""
-        if facts.lane is None:
-            return None
-        first = await self._table.wire.some(f"Q#{facts.lane}", 1, low="#", high=seat(facts))
-        return first[0] if first and first[0]["key"] != self._key else None
-
-    async def _queue(self, head: Item, facts: Facts, before: Item) -> bool:
-        """Sleep until the one before has ended, unless it just has."""
-        table = self._table
-        mail = await table.wire.all(home(self._key), IndexName=MAIL, by="seq")
-        ops = [
-            change(table.name, head["pk"], HEAD, {"due": None, "dp": None, "hints": 0}, when=_unchanged(head)),
-            check(table.name, before["pk"], before["sk"], [("pk", "there")]),
-        ]
-        unit = Unit(self._key, ops)
-        await table.write([unit])
-        if unit.refusals:
-            return False
-        # What was there before is read by the hold that comes: it need not wake anybody by itself.
-        quiet = [
-            change(table.name, one["pk"], one["sk"], {"due": None, "dp": None}, when=[("seq", "there")]) for one in mail
-        ]
-        await asyncio.gather(*map(table.update, quiet))
-        return True
-
-    async def _take(self, head: Item, facts: Facts, now: int) -> Held | None:
-        table, token, version = self._table, head["tok"] + 1, head["v"]
-        former, lapses = head.get("holder"), head["lapses"]
-        clean = former is None and lapses == 0
+    def unit(self) -> Unit:
+        table, head, former = self._table, self._head, self._head.get("holder")
+        clean = former is None and self._lapses == 0
         if former is not None and former != self._me:
-            lapses += 1
-        values = {
-            "tok": token,
+            self._lapses += 1
+        values: dict[str, Value] = {
+            "tok": self._token,
             "holder": self._me,
-            "due": now + self._lease,
-            "dp": facts.partition(table.shards),
+            "due": self._until,
+            "dp": self._facts.partition(table.shards),
             "hints": 0,
-            "sp": facts.mark(head["status"], begun=True),
+            "sp": self._facts.mark(head["status"], begun=True),
         }
-        if clean:
-            if not await table.update(change(table.name, head["pk"], HEAD, values, when=_unchanged(head))):
-                return None
-        else:
-            if head.get("progress"):
-                lapses = min(lapses, 1)
-            version += 1
-            row = events.row(TakenOver(holder=self._me, lapses=lapses), version, at=now, fence=token)
-            values |= {"v": version, "lapses": lapses, "progress": None}
-            when = _unchanged(head)
-            barrier = {"pk": head["pk"], "sk": version_key(version), "rows": written_rows([row])}
-            unit = Unit(self._key, [change(table.name, head["pk"], HEAD, values, when=when), put(table.name, barrier)])
-            await table.write([unit])
-            if unit.refusals:
-                return None
-        return await self._read(head, facts, version, token, lapses)
+        barrier = [] if clean else [self._barrier(values)]
+        return Unit(self.key, [change(table.name, head["pk"], HEAD, values, when=_unchanged(head)), *barrier])
 
-    async def _read(self, before: Item, facts: Facts, version: int, token: int, lapses: int) -> Held:
-        """After the hold: what was written until then is in the log, and nobody else can write any more."""
-        known, table = self._known, self._table
-        after = known[0] if known is not None and known[1] == before["tok"] else before["base"] - 1
-        rows = await table.rows(self._key, after) if version > after else []
-        mail = await unread(table, self._key) if before["waiting"] else []
+    def _barrier(self, values: dict[str, Value]) -> dict[str, Any]:
+        """Occupy the next version of a former holder, who may still be writing."""
+        if self._head.get("progress"):
+            self._lapses = min(self._lapses, 1)
+        self._version += 1
+        event = TakenOver(holder=self._me, lapses=self._lapses)
+        row = events.row(event, self._version, at=self._now, fence=self._token)
+        values |= {"v": self._version, "lapses": self._lapses, "progress": None}
+        item = {"pk": self._head["pk"], "sk": version_key(self._version), "rows": written_rows([row])}
+        return put(self._table.name, item)
+
+    async def read(self, known: tuple[int, int] | None) -> Held:
+        table, head, facts = self._table, self._head, self._facts
+        after = known[0] if known is not None and known[1] == head["tok"] else head["base"] - 1
         return Held(
-            self._key,
-            token,
+            self.key,
+            self._token,
             facts.definition,
             facts.queue,
-            lapses,
-            before["status"],
-            rows=rows,
-            mail=mail,
+            self._lapses,
+            head["status"],
+            rows=await table.rows(self.key, after) if self._version > after else [],
+            mail=await unread(table, self.key) if head["waiting"] else [],
             parent=facts.parent,
             parent_ref=facts.parent_ref,
             lane=facts.lane is not None,
@@ -191,22 +197,23 @@ async def mail(table: Table, keys: Sequence[str]) -> dict[str, list[Mail]]:
 
 async def renew(table: Table, holds: Sequence[tuple[str, int]], lease: int) -> set[str]:
     due = table.clock.now() + lease
+    once = list(dict(holds).items())  # an item is in a transaction once
     ops = [
         change(table.name, home(key), HEAD, {"due": due}, when=[("tok", "=", token), ("holder", "there")])
-        for key, token in holds
+        for key, token in once
     ]
-    kept = await asyncio.gather(*map(table.update, ops))
-    return {key for (key, _), is_kept in zip(holds, kept, strict=True) if is_kept}
+    kept = await table.update_each(ops)
+    return {key for (key, _), is_kept in zip(once, kept, strict=True) if is_kept}
 
 
 async def release(table: Table, holds: Sequence[tuple[str, int]]) -> None:
     now = table.clock.now()
     heads = await table.heads(key for key, _ in holds)
     ops = []
-    for key, token in holds:
+    for key, token in dict(holds).items():
         head = heads.get(key)
         if head is not None and head.get("tok") == token and "holder" in head:
             free = {name: value for name, value in head.items() if name != "holder"}
             values = {"holder": None, "due": now, "sp": facts_of(head).mark(head["status"], begun(free))}
             ops.append(change(table.name, head["pk"], HEAD, values, when=[("tok", "=", token), ("holder", "there")]))
-    await asyncio.gather(*map(table.update, ops))
+    await table.update_each(ops)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -39,8 +40,8 @@ async def prepare(table: Table) -> None:
                 " say create=no"
             )
         found = await _create(table)
-    _inspect(table, found)
-    await _inspect_expiry(table)
+    _refuse_others(table, found)
+    doubt(table, [*doubts(found), *await _expiry(table)])
     await _number(table)
 
 
@@ -96,35 +97,44 @@ async def _create(table: Table) -> dict[str, Any]:
     raise StoreError(f"{table.address.shown}: the table was not ready after {PATIENCE:.0f} s; try again")
 
 
-def _inspect(table: Table, found: dict[str, Any]) -> None:
-    """Refuse what was made for something else, and what cannot keep a promise."""
+def _refuse_others(table: Table, found: dict[str, Any]) -> None:
     schema = {one["AttributeName"]: one["KeyType"] for one in found["KeySchema"]}
     indexes = {one["IndexName"] for kind in ("Global", "Local") for one in found.get(f"{kind}SecondaryIndexes", ())}
     if schema != {"pk": "HASH", "sk": "RANGE"} or not {DUE, STATE, MAIL} <= indexes:
-        raise SettingsError(
-            f"{table.address.shown}: this table is of something else; name another, it is made if need be"
-        )
+        text = "this table is of something else; name another, it is made if need be"
+        raise SettingsError(f"{table.address.shown}: {text}")
+
+
+def doubts(found: dict[str, Any]) -> list[str]:
+    """Why a table cannot keep what it promises."""
+    told = []
     if found.get("Replicas"):
-        _doubt(
-            table,
+        told.append(
             "it is a global table: regions write without asking each other and the last one wins, so two workers could"
-            " hold one execution and accepted work could be lost",
+            " hold one execution and accepted work could be lost"
         )
+    if ":ddblocal:" in found.get("TableArn", ""):
+        told.append("it is in DynamoDB Local, which may forget what it has confirmed when it ends: that is for tests")
+    return told
 
 
-async def _inspect_expiry(table: Table) -> None:
+async def _expiry(table: Table) -> list[str]:
     try:
         answer = await table.wire.read("describe_time_to_live", TableName=table.name)
     except StoreError:
-        return  # it may not be asked, or the server does not know of it
+        return []  # it may not be asked
     if answer.get("TimeToLiveDescription", {}).get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
-        _doubt(table, "a time to live is set on it: DynamoDB would delete what must stay for ever")
+        return ["a time to live is set on it: DynamoDB would delete what must stay for ever"]
+    return []
 
 
-def _doubt(table: Table, why: str) -> None:
-    if not table.address.unsafe:
-        raise SettingsError(f"{table.address.shown}: {why}; use another table, or add unsafe=yes to the address")
-    log.warning("%s: %s", table.address.shown, why)
+def doubt(table: Table, why: Sequence[str]) -> None:
+    """Refuse the table, or say loudly that somebody insists on it."""
+    text = "; ".join(why)
+    if why and not table.address.unsafe:
+        raise SettingsError(f"{table.address.shown}: {text}; use another table, or add unsafe=yes to the address")
+    if why:
+        log.warning("%s: %s", table.address.shown, text)
 
 
 async def _number(table: Table) -> None:

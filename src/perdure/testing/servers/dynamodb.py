@@ -46,8 +46,9 @@ class NoServer(RuntimeError):
 class DynamoServer:
     """A server that was given, or a private one.
 
-    One that is `durable` is always private: it can be killed and started again with the same data. Others have theirs
-    in memory, which is quicker and does not change what they do.
+    One that is `durable` is always private and has its data in a file: it can be killed and started again. It answers
+    a transaction shortly before that is in the file, so the newest one may be gone. Others have their data in memory,
+    which is quicker and does not change what they do.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -85,7 +86,7 @@ class DynamoServer:
     def address(self, table: str, *, port: int | None = None, **options: str) -> str:
         """The address of a table there; one shard, for tests do not write that much."""
         endpoint = self.endpoint if port is None else f"http://127.0.0.1:{port}"
-        query = {"endpoint": endpoint, "items": str(ITEMS), "shards": "1", **options}
+        query = {"endpoint": endpoint, "items": str(ITEMS), "shards": "1", "unsafe": "yes", **options}
         return f"dynamodb://eu-central-1/{table}?" + "&".join(f"{name}={value}" for name, value in query.items())
 
     def start(self) -> None:
