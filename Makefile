@@ -117,6 +117,6 @@ other-pythons:
 		$(SUBMAKE) $(VENV)-$$version/.ready; \
 		test -e $(VENV)-$$version/.ready || continue; \
 		echo "== pytest tests/core tests/corpus tests/runtime, $$($(VENV)-$$version/bin/python --version)"; \
-		( $(call run_pytest,$(VENV)-$$version,-p no:cacheprovider $(AT_ONCE) -k 'not postgres and not redis' \
+		( $(call run_pytest,$(VENV)-$$version,-p no:cacheprovider $(AT_ONCE) -k 'not postgres and not redis and not dynamodb' \
 			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows) ); \
 	done

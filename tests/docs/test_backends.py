@@ -16,7 +16,7 @@ from perdure.testing.contract import StoreContract, StreamContract
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 #: Where the contract is played for what an address leads to.
-STORES = {"memory": "test_memory", "SQLite": "test_sqlite", "PostgreSQL": "test_postgres"}
+STORES = {"memory": "test_memory", "SQLite": "test_sqlite", "PostgreSQL": "test_postgres", "DynamoDB": "test_dynamodb"}
 STREAMS = {"memory": "test_memory", "SQLite": "test_local", "PostgreSQL": "test_postgres", "Redis": "test_redis"}
 
 
@@ -42,7 +42,7 @@ def test_every_store_says_what_a_crash_loses() -> None:
     assert all(len(rest) == 2 and len(rest[1]) > 10 for rest in backends().values())
 
 
-@pytest.mark.parametrize("scheme", ["mongodb", "dynamodb", "redis", "mysql"])
+@pytest.mark.parametrize("scheme", ["mongodb", "redis", "mysql"])
 def test_there_is_no_other_store(scheme: str) -> None:
     with pytest.raises(SettingsError, match="no store for"):
         urls.connect(f"{scheme}://host/x")
@@ -55,5 +55,5 @@ def test_there_is_no_other_stream(scheme: str) -> None:
 
 
 def test_no_other_is_named() -> None:
-    others = re.compile(r"\b(kafka|rabbitmq|nats|mongodb|dynamodb)\b", re.IGNORECASE)
+    others = re.compile(r"\b(kafka|rabbitmq|nats|mongodb)\b", re.IGNORECASE)
     assert [page.name for page in PAGES if others.search(page.read_text())] == []

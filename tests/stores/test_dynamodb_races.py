@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from perdure.core import events
 from perdure.core.events import ActionSettled, Started, TakenOver
-from perdure.core.records import Commit, Gone, Held, Park, Query, Queued
+from perdure.core.records import Busy, Commit, Gone, Held, Park, Query, Queued
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.stores.dynamodb import DynamoStore, wire
 from perdure.testing.contract import (
@@ -215,6 +215,81 @@ def test_a_lane_has_one_holder_and_loses_nobody_whoever_ends_and_comes(dynamodb:
             else:
                 assert head.holder == "w2"
             assert await two.hold([keys[2]], "w2", LEASE) == [Queued(keys[2])]
+
+    play(dynamodb, 2, body)
+
+
+def meanwhile(thing: Any, name: str, what: Callable[[], Awaitable[Any]]) -> None:
+    """Let something happen once, just before a method of this thing goes on."""
+    method, happened = getattr(thing, name), []
+
+    async def after(*args: Any, **parts: Any) -> Any:
+        if not happened:
+            happened.append(True)
+            await what()
+        return await method(*args, **parts)
+
+    setattr(thing, name, after)
+
+
+def test_who_goes_to_sleep_when_the_first_of_its_lane_has_just_ended_has_its_turn(dynamodb: str) -> None:
+    async def body(one: DynamoStore, two: DynamoStore) -> None:
+        await one.start([begin(ONE, lane="a"), begin(TWO, lane="a")], GRACE)
+        first = await take(one)
+        meanwhile(two._table, "write", first.end)
+        [answer] = await two.hold([TWO], "w2", LEASE)
+        assert isinstance(answer, Held)
+
+    play(dynamodb, 2, body)
+
+
+def test_a_letter_that_comes_when_its_execution_has_just_ended_is_not_accepted(dynamodb: str) -> None:
+    async def body(worker: DynamoStore, client: DynamoStore) -> None:
+        hand = await begun(worker)
+        meanwhile(client._table, "write", hand.end)
+        [sent] = await client.send([letter()], GRACE)
+        assert sent.answer == "ended"
+        assert await worker.message(ONE, "m1") is None
+
+    play(dynamodb, 2, body)
+
+
+def test_an_end_that_comes_when_a_letter_has_just_been_accepted_folds_it(dynamodb: str) -> None:
+    async def body(worker: DynamoStore, client: DynamoStore) -> None:
+        hand = await begun(worker)
+        meanwhile(worker._table, "write", lambda: accepted(client, letter()))
+        assert await hand.end() == "mail"
+        assert await hand.end(letter()) == "ok"
+        assert [row.message_id for row in await log(worker)][1] == "m1"
+
+    play(dynamodb, 2, body)
+
+
+def test_a_barrier_goes_behind_a_commit_that_was_sooner(dynamodb: str) -> None:
+    async def body(zombie: DynamoStore, other: DynamoStore) -> None:
+        await zombie.start([begin()], GRACE)
+        [held] = await zombie.hold([ONE], "w1", 1)
+        assert isinstance(held, Held)
+        meanwhile(other._table, "write", lambda: zombie.commit([step(held, 2)], GRACE))
+        [taken] = await other.hold([ONE], "w2", LEASE)
+        assert isinstance(taken, Held)
+        assert kinds(taken.rows) == [Started, ActionSettled, TakenOver]
+
+    play(dynamodb, 2, body)
+
+
+def test_a_lease_that_was_renewed_just_now_is_not_taken(dynamodb: str) -> None:
+    async def body(worker: DynamoStore, other: DynamoStore) -> None:
+        await worker.start([begin()], GRACE)
+        [held] = await worker.hold([ONE], "w1", 1)
+        assert isinstance(held, Held)
+        meanwhile(other._table, "write", lambda: worker.renew([(ONE, held.token)], LEASE))
+        assert await other.hold([ONE], "w2", LEASE) == [Busy(ONE, "w1")]
+        [due] = await worker.hold([ONE], "w1", 1)
+        assert isinstance(due, Held)
+        meanwhile(other._table, "update_each", lambda: worker.renew([(ONE, due.token)], LEASE))
+        assert await other.claim(QUEUES, DEFINITIONS, 10, GRACE) == []
+        assert await worker.renew([(ONE, due.token)], LEASE) == {ONE}
 
     play(dynamodb, 2, body)
 

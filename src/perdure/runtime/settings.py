@@ -136,7 +136,7 @@ def _names(text: str) -> list[str]:
 
 
 MEANING = {
-    "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://",
+    "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, dynamodb://REGION/TABLE or memory://",
     "stream": "redis://…: hints travel over Redis Streams; empty: in the store's own way",
     "stream_prefix": "what the names of all streams begin with; two deployments on one Redis need two",
     "stream_group": "the name under which all workers of a deployment share the streams",

@@ -26,7 +26,7 @@ from perdure.stores.dynamodb.items import Item, at, plain
 from perdure.stores.ticker import host_clock
 
 #: How often a call is made again before it is given up, and the first pause in seconds; the pauses double.
-TRIES, PAUSE, LONGEST = 9, 0.02, 1.0
+TRIES, PAUSE, SLOWEST = 9, 0.02, 1.0
 #: How often a call that got lost is made again.
 LOST_TRIES = 2
 #: Calls under way at once.
@@ -115,7 +115,7 @@ class Wire:
             except UnicodeError as error:
                 raise trouble.meaning(error, self.address.shown) from error
             await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 2, LONGEST)
+            pause = min(pause * 2, SLOWEST)
 
     async def _once(self, verb: str, parameters: dict[str, Any]) -> Any:
         if self._client is None:
@@ -163,7 +163,7 @@ class Wire:
             rest = answer.get("UnprocessedKeys")
             if rest:
                 await asyncio.sleep(random.uniform(pause / 2, pause))
-                pause = min(pause * 2, LONGEST)
+                pause = min(pause * 2, SLOWEST)
         return found
 
     async def pages(self, pk: str, name: str = "pk", **parts: Any) -> AsyncIterator[list[Item]]:
