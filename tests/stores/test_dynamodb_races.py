@@ -15,12 +15,14 @@ from perdure.core.events import ActionSettled, Started, TakenOver
 from perdure.core.records import Busy, Commit, Gone, Held, Park, Query, Queued
 from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from perdure.stores.dynamodb import DynamoStore, wire
+from perdure.stores.dynamodb.items import home
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
     LEASE,
     ONE,
     QUEUES,
+    THREE,
     TWO,
     Hand,
     accepted,
@@ -254,6 +256,38 @@ def test_a_letter_that_comes_when_its_execution_has_just_ended_is_not_accepted(d
     play(dynamodb, 2, body)
 
 
+def test_letters_keep_their_order_though_another_sender_was_slow(dynamodb: str) -> None:
+    async def body(slow: DynamoStore, quick: DynamoStore) -> None:
+        await slow.start([begin()], GRACE)
+
+        async def overtake() -> None:
+            await accepted(quick, letter("b0"))
+            await accepted(quick, letter("b1"))
+
+        meanwhile(slow._table, "write", overtake)
+        await accepted(slow, letter("a0"))
+        await accepted(quick, letter("b2"))
+        items = await slow._table.wire.all(home(ONE), IndexName="mail", by="seq")
+        assert [(item["sk"], item["seq"]) for item in items] == [("m#b0", 1), ("m#b1", 2), ("m#a0", 3), ("m#b2", 4)]
+
+    play(dynamodb, 2, body)
+
+
+def test_who_was_slow_to_start_stands_behind_those_who_were_sooner(dynamodb: str) -> None:
+    async def body(slow: DynamoStore, quick: DynamoStore) -> None:
+        async def overtake() -> None:
+            await (await begun(quick, ONE, lane="a")).end()
+            await quick.start([begin(TWO, lane="a")], GRACE)
+
+        meanwhile(slow._table, "write", overtake)
+        assert await slow.start([begin(THREE, lane="a")], GRACE) == ["created"]
+        [last, first] = await slow.hold([THREE, TWO], "w1", LEASE)
+        assert last == Queued(THREE)
+        assert isinstance(first, Held)
+
+    play(dynamodb, 2, body)
+
+
 def test_an_end_that_comes_when_a_letter_has_just_been_accepted_folds_it(dynamodb: str) -> None:
     async def body(worker: DynamoStore, client: DynamoStore) -> None:
         hand = await begun(worker)
@@ -441,6 +475,28 @@ def test_a_part_that_was_written_is_not_said_to_be_nothing(dynamodb: str, monkey
         store._table.wire.transact = failing  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown, match="a part of this was written"):
             await store.commit([step(one, 2) for one in held], GRACE)
+
+    play(dynamodb, 1, body)
+
+
+def test_a_group_of_which_a_part_was_written_in_an_earlier_round_is_unknown(dynamodb: str) -> None:
+    async def body(store: DynamoStore) -> None:
+        one, two = await begun(store), await begun(store, TWO)
+        await accepted(store, letter(key=TWO))
+        group = [await one.prepare(settled()), await two.prepare(settled(), settle=Park("open", None))]
+        transact, calls = store._table.wire.transact, []
+
+        async def failing(ops: Any) -> None:
+            calls.append(ops)
+            if len(calls) == 3:  # the first is refused for the mail, the second is the rest, the third the park
+                raise StoreUnavailable("away; nothing was written")
+            await transact(ops)
+
+        store._table.wire.transact = failing  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown, match="a part of this was written"):
+            await store.commit(group, GRACE)
+        assert kinds(await log(store)) == [Started, ActionSettled]
+        assert kinds(await log(store, TWO)) == [Started]
 
     play(dynamodb, 1, body)
 

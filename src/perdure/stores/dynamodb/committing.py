@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core.records import Commit, End, Mail, Outcome, Park, Start
-from perdure.errors import InvalidValue, StoreError
+from perdure.errors import InvalidValue, StoreError, StoreUnavailable
 from perdure.stores.dynamodb.items import (
     HEAD,
     IN_HEAD,
@@ -40,7 +40,7 @@ from perdure.stores.dynamodb.items import (
 from perdure.stores.dynamodb.sending import send
 from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start
 from perdure.stores.dynamodb.table import Table
-from perdure.stores.dynamodb.writing import ROUNDS, Unit
+from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 from perdure.stores.ticker import RESTARTED
 
 #: The list of what commits have for others.
@@ -68,18 +68,28 @@ async def commit(table: Table, group: Sequence[Commit], grace: int) -> list[Outc
     known = await table.facts(one.key for one in group)
     for draft in drafts:
         draft.begin(known.get(draft.key))
+    writing = Writing(table.wire)
+    with writing.told():
+        try:
+            await _write(table, drafts, writing)
+        except InvalidValue as error:
+            raise StoreError(f"{error}; its execution cannot go on") from error
+    await _deliver_now(table, [draft for draft in drafts if draft.parcel_key is not None and draft.written], grace)
+    return [draft.answer or "stale" for draft in drafts]
+
+
+async def _write(table: Table, drafts: Sequence[_Draft], writing: Writing) -> None:
+    """Until each has its answer."""
     for _ in range(ROUNDS):
         rest = [draft for draft in drafts if draft.answer is None]
         if not rest:
-            break
+            return
         units = [await draft.unit() for draft in rest]
-        await table.write(units)
+        await table.write(units, writing)
         for draft, unit in zip(rest, units, strict=True):
             draft.land(unit)
-    else:
-        raise StoreError(f"{table.address.shown}: others wrote in the same logs, again and again; try again")
-    await _deliver_now(table, [draft for draft in drafts if draft.parcel_key is not None and draft.written], grace)
-    return [draft.answer or "stale" for draft in drafts]
+    text = "others wrote in the same logs, again and again; nothing was written; try again"
+    raise StoreUnavailable(f"{table.address.shown}: {text}")
 
 
 class _Draft:

@@ -34,7 +34,7 @@ from perdure.stores.dynamodb.items import (
 )
 from perdure.stores.dynamodb.starting import seat
 from perdure.stores.dynamodb.table import Table
-from perdure.stores.dynamodb.writing import ROUNDS, Unit
+from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 
 
 async def hold(
@@ -75,11 +75,13 @@ async def _round(
         elif await _queue(table, head, before):
             answers[key] = Queued(key)
     units = [one.unit() for one in free]
-    await table.write(units)
-    ours = [one for one, unit in zip(free, units, strict=True) if not unit.refusals]
-    # Now that they are held: what was written until then is in the logs, and nobody else can write any more.
-    for held in await asyncio.gather(*(one.read(known.get(one.key)) for one in ours)):
-        answers[held.key] = held
+    writing = Writing(table.wire)
+    with writing.told():
+        await table.write(units, writing)
+        ours = [one for one, unit in zip(free, units, strict=True) if not unit.refusals]
+        # Now that they are held: what was written until then is in the logs, and nobody else can write any more.
+        for held in await asyncio.gather(*(one.read(known.get(one.key)) for one in ours)):
+            answers[held.key] = held
     return answers
 
 

@@ -16,10 +16,16 @@ from perdure.errors import StoreUnavailable
 from perdure.stores.dynamodb.items import HEAD, IN_LETTER, Item, change, checked, facts_of, home, live_holder, put
 from perdure.stores.dynamodb.table import Table
 from perdure.stores.dynamodb.wire import PAUSE
-from perdure.stores.dynamodb.writing import ROUNDS, Unit
+from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 
 
 async def send(table: Table, mail: Sequence[Mail], grace: int) -> list[Sent]:
+    writing = Writing(table.wire)
+    with writing.told():
+        return await _send(table, mail, grace, writing)
+
+
+async def _send(table: Table, mail: Sequence[Mail], grace: int, writing: Writing) -> list[Sent]:
     answers: dict[int, Sent] = {}
     pause = PAUSE
     for number in range(ROUNDS):
@@ -27,15 +33,15 @@ async def send(table: Table, mail: Sequence[Mail], grace: int) -> list[Sent]:
         if not open_:
             return [answers[place] for place in range(len(mail))]
         before = len(answers)
-        answers |= await _round(table, open_, grace)
+        answers |= await _round(table, open_, grace, writing)
         if len(answers) == before and number:
             await asyncio.sleep(random.uniform(0, pause))  # others write to the same mailboxes
             pause = min(pause * 2, 0.5)
-    text = "very many write to the same mailbox; what is missing was not written; repeat the call with the same ids"
+    text = "very many write to the same mailbox; nothing was written; try again"
     raise StoreUnavailable(f"{table.address.shown}: {text}")
 
 
-async def _round(table: Table, mail: dict[int, Mail], grace: int) -> dict[int, Sent]:
+async def _round(table: Table, mail: dict[int, Mail], grace: int, writing: Writing) -> dict[int, Sent]:
     """Put what fits into one transaction of each mailbox; the rest, and what is doubled in this call, comes next."""
     heads = await table.heads(checked(one.key, one.id) for one in mail.values())
     now = table.clock.now()
@@ -60,7 +66,7 @@ async def _round(table: Table, mail: dict[int, Mail], grace: int) -> dict[int, S
         await _unit(table, heads[key], [mail[place] for place in box.values()], now + grace)
         for key, box in boxes.items()
     ]
-    await table.write(units)
+    await table.write(units, writing)
     for unit in units:
         head, places = heads[unit.key], list(boxes[unit.key].values())
         if not unit.refusals:

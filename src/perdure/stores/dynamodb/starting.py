@@ -30,7 +30,7 @@ from perdure.stores.dynamodb.items import (
     written_rows,
 )
 from perdure.stores.dynamodb.table import AGENDAS, LISTINGS, Table
-from perdure.stores.dynamodb.writing import ROUNDS, Unit
+from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 from perdure.stores.ticker import TAKEN_OVER
 
 
@@ -40,10 +40,12 @@ async def start(table: Table, starts: Sequence[Start], grace: int) -> list[Start
         first.setdefault(checked(one.key), number)
     fresh = [starts[number] for number in first.values()]
     await table.enlist(lists_of(fresh))
-    shas = await _start(table, [one for one in fresh if lane_of(one) is None], grace)
-    for one in fresh:  # one after the other: they stand in line in this order
-        if lane_of(one) is not None:
-            shas |= await _start(table, [one], grace)
+    writing = Writing(table.wire)
+    with writing.told():
+        shas = await _start(table, [one for one in fresh if lane_of(one) is None], grace, writing)
+        for one in fresh:  # one after the other: they stand in line in this order
+            if lane_of(one) is not None:
+                shas |= await _start(table, [one], grace, writing)
     answers: list[Started] = []
     for number, one in enumerate(starts):
         there = shas.get(one.key)
@@ -63,7 +65,7 @@ def lists_of(starts: Sequence[Start]) -> set[tuple[str, str]]:
     return found
 
 
-async def _start(table: Table, starts: Sequence[Start], grace: int) -> dict[str, str]:
+async def _start(table: Table, starts: Sequence[Start], grace: int, writing: Writing) -> dict[str, str]:
     """The sha of each that was there before."""
     shas: dict[str, str] = {}
     rest = list(starts)
@@ -72,7 +74,7 @@ async def _start(table: Table, starts: Sequence[Start], grace: int) -> dict[str,
             return shas
         now = table.clock.now()
         units = [await _unit(table, one, now, now + grace) for one in rest]
-        await table.write(units)
+        await table.write(units, writing)
         again = []
         for one, unit in zip(rest, units, strict=True):
             if 0 in unit.refusals:

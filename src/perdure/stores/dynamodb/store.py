@@ -59,7 +59,9 @@ class DynamoStore:
         await self._table.wire.close()
 
     def twin(self) -> DynamoStore:
-        return DynamoStore(self._url, clock=self._given)
+        other = DynamoStore(self._url, clock=self._given)
+        other._clock = self._clock  # what one of them learns of the time, the other knows
+        return other
 
     async def schema_number(self) -> int:
         """The number of the layout that the table has; 0 for none."""

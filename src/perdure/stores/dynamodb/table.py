@@ -49,9 +49,11 @@ class Table:
         """So much mail is read at a time, and so much is folded by one commit: each is an item of its transaction."""
         return max(1, (self.address.items - 4) // 2)
 
-    async def write(self, units: Sequence[Unit]) -> None:
+    async def write(self, units: Sequence[Unit], writing: Writing | None = None) -> None:
         """Write these units; what is refused has its refusals, and its pieces are gone."""
-        await Writing(self.wire).write(units)
+        writing = writing or Writing(self.wire)
+        with writing.told():
+            await writing.write(units)
         for unit in units:
             if unit.refusals and unit.pieces:
                 await self.values.drop(unit.pieces)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from perdure.errors import InvalidValue, OutcomeUnknown, StoreError, StoreUnavailable
@@ -36,12 +37,23 @@ class Unit:
 
 
 class Writing:
-    """One call of a verb: its units are written, or each has its refusals."""
+    """One call of a verb: its units are written, or each has its refusals; it may take several rounds."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._wrote = False
         self._alone: set[int] = set()
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Whatever goes wrong in here, nobody is told that nothing was written if something was."""
+        try:
+            yield
+        except (StoreError, InvalidValue) as error:
+            if not self._wrote or isinstance(error, OutcomeUnknown):
+                raise
+            text = f"a part of this was written before: {error}; repeat the call with the same ids"
+            raise OutcomeUnknown(text) from error
 
     async def write(self, units: Sequence[Unit]) -> None:
         most = self._wire.address.items
@@ -61,7 +73,7 @@ class Writing:
                 pause = min(pause * 2, 0.5)
         if rest:
             text = f"{self._wire.address.shown}: others wrote the same executions, again and again"
-            raise self._failed(StoreUnavailable(f"{text}; nothing was written; try again"))
+            raise StoreUnavailable(f"{text}; nothing was written; try again")
 
     async def _round(self, units: Sequence[Unit]) -> tuple[list[Unit], bool]:
         """Those to send again, and whether any was refused."""
@@ -77,7 +89,7 @@ class Writing:
                 again += rest
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, Refused):
-                raise self._failed(answer)
+                raise answer
         return again, refused
 
     async def _send(self, load: Sequence[Unit]) -> None:
@@ -99,11 +111,9 @@ class Writing:
                 continue
             if codes - {"None", None} - trouble.IN_THE_WAY - trouble.THROTTLED:
                 told = next(reason for reason in own if reason.get("Code") not in ("None", None))
-                raise self._failed(
-                    StoreError(
-                        f"{self._wire.address.shown}: {unit.key} cannot be written: {told.get('Code')}:"
-                        f" {told.get('Message')}; nothing of it was written"
-                    )
+                raise StoreError(
+                    f"{self._wire.address.shown}: {unit.key} cannot be written: {told.get('Code')}:"
+                    f" {told.get('Message')}; nothing of it was written"
                 )
             if codes & trouble.IN_THE_WAY:
                 self._alone.add(id(unit))
@@ -126,13 +136,6 @@ class Writing:
             size += unit.bytes
         if load:
             yield load
-
-    def _failed(self, error: BaseException) -> BaseException:
-        if not self._wrote or isinstance(error, OutcomeUnknown) or not isinstance(error, (StoreError, InvalidValue)):
-            return error
-        unknown = OutcomeUnknown(f"a part of this was written before: {error}; repeat the call with the same ids")
-        unknown.__cause__ = error
-        return unknown
 
 
 def _length(value: Any) -> int:
