@@ -20,6 +20,7 @@ from perdure.stores.postgres.address import read_address
 from perdure.testing.servers import nats
 from perdure.testing.servers.kafka import shared_kafka
 from perdure.testing.servers.mongodb import MongoServer
+from perdure.testing.servers.dynamodb import DynamoServer
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.rabbitmq import GIVEN as GIVEN_RABBITMQ, NoServer as NoRabbit, RabbitServer
 from perdure.testing.servers.valkey import shared_server
@@ -201,3 +202,13 @@ def emptied_mongodb(module_mongodb: str) -> Iterator[str]:
         for name in ours.list_collection_names():
             if name not in ("layout", "hints"):
                 ours[name].delete_many({})
+def dynamodb_server() -> Iterator[DynamoServer]:
+    """One server for all tests of a run, started by the first that asks for it; a missing one fails the tests."""
+    with DynamoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def dynamodb(dynamodb_server: DynamoServer) -> str:
+    """The address of a table that this test has for itself."""
+    return dynamodb_server.address(f"t{next(_numbers)}-{os.getpid()}")
