@@ -5,6 +5,9 @@ PYTHON ?= python3
 # stores than SQLite and memory, since what a server answers does not depend on the interpreter.
 OTHER_PYTHONS ?= 3.11 3.12 3.13
 
+# Leaves out what needs a server.
+NO_SERVERS := $(shell printf 'not %s and ' postgres redis mongodb dynamodb nats rabbitmq)not kafka
+
 # Many tests wait for processes and servers, so a few files of tests at once cost little.
 AT_ONCE ?= -n 4 --dist loadfile --no-loadscope-reorder
 
@@ -117,6 +120,6 @@ other-pythons:
 		$(SUBMAKE) $(VENV)-$$version/.ready; \
 		test -e $(VENV)-$$version/.ready || continue; \
 		echo "== pytest tests/core tests/corpus tests/runtime, $$($(VENV)-$$version/bin/python --version)"; \
-		( $(call run_pytest,$(VENV)-$$version,-p no:cacheprovider $(AT_ONCE) -k 'not postgres and not redis and not rabbitmq' \
+		( $(call run_pytest,$(VENV)-$$version,-p no:cacheprovider $(AT_ONCE) -k '$(NO_SERVERS)' \
 			tests/core tests/corpus tests/runtime src/perdure/core src/perdure/flows) ); \
 	done

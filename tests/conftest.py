@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from contextlib import contextmanager
-from typing import Any
 
 import asyncpg
 import pytest
-from pymongo import MongoClient
 
 from perdure.stores.postgres.address import read_address
-from perdure.testing.servers import nats
-from perdure.testing.servers.kafka import shared_kafka
-from perdure.testing.servers.mongodb import MongoServer
-from perdure.testing.servers.dynamodb import DynamoServer
 from perdure.testing.servers.postgres import PostgresServer
-from perdure.testing.servers.rabbitmq import GIVEN as GIVEN_RABBITMQ, NoServer as NoRabbit, RabbitServer
 from perdure.testing.servers.valkey import shared_server
-from tests.streams.rabbit_world import certificate_for_loopback
+from tests.backends import (  # noqa: F401 - fixtures
+    dynamodb,
+    dynamodb_server,
+    emptied_mongodb,
+    kafka_url,
+    module_mongodb,
+    mongodb,
+    mongodb_server,
+    nats_url,
+    rabbit,
+    rabbit_url,
+    unreachable_mongodb,
+)
 
 _numbers = itertools.count(1)
 
@@ -125,90 +128,3 @@ def redis_url() -> Iterator[str]:
     """A server that the tests share: each uses a prefix of its own."""
     with shared_server() as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """A private broker for all tests of a run; whoever stops it starts it again. Without one, CI fails."""
-    with ExitStack() as stack:
-        try:
-            certificate = certificate_for_loopback(tmp_path_factory.mktemp("rabbitmq"))
-            server = stack.enter_context(RabbitServer(certificate))
-        except NoRabbit as error:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(str(error))
-        yield server
-
-
-@pytest.fixture(scope="session")
-def rabbit_url(request: pytest.FixtureRequest) -> str:
-    """A broker that the tests share: each uses a prefix of its own."""
-    given = os.environ.get(GIVEN_RABBITMQ)
-    return given or str(request.getfixturevalue("rabbit").url)
-def nats_url() -> Iterator[str]:
-    """A server that the tests share: each uses a prefix of its own."""
-    with nats.shared_server() as url:
-def kafka_url() -> Iterator[str]:
-    """A broker that the tests share: each uses a prefix of its own."""
-    with shared_kafka() as url:
-        yield url
-def mongodb_server() -> Iterator[MongoServer]:
-    """One server for all tests of a run, started by the first that asks for it."""
-    with MongoServer() as server:
-        yield server
-
-
-@contextmanager
-def database(server: MongoServer) -> Iterator[str]:
-    """The address of a database that nobody else uses."""
-    name = f"t{next(_numbers)}_{os.getpid()}"
-    address = server.address(name)
-    yield address
-    with MongoClient[dict[str, Any]](address) as client:
-        client.drop_database(name)
-
-
-@pytest.fixture
-def mongodb(mongodb_server: MongoServer) -> Iterator[str]:
-    """The address of a database that this test has for itself."""
-    with database(mongodb_server) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def module_mongodb(mongodb_server: MongoServer) -> Iterator[str]:
-    """The address of a database for a whole module of tests; see `emptied_mongodb`."""
-    with database(mongodb_server) as address:
-        yield address
-
-
-@pytest.fixture
-def unreachable_mongodb() -> Iterator[None]:
-    """For tests in which connections fail: the driver leaves their sockets to be collected, with a warning, some time.
-
-    They are collected here; such a test ignores PytestUnraisableExceptionWarning.
-    """
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def emptied_mongodb(module_mongodb: str) -> Iterator[str]:
-    """A database that the tests of a module share, and each finds it empty: to make one takes long."""
-    yield module_mongodb
-    with MongoClient[dict[str, Any]](module_mongodb) as client:
-        ours = client.get_default_database()
-        for name in ours.list_collection_names():
-            if name not in ("layout", "hints"):
-                ours[name].delete_many({})
-def dynamodb_server() -> Iterator[DynamoServer]:
-    """One server for all tests of a run, started by the first that asks for it; a missing one fails the tests."""
-    with DynamoServer() as server:
-        yield server
-
-
-@pytest.fixture
-def dynamodb(dynamodb_server: DynamoServer) -> str:
-    """The address of a table that this test has for itself."""
-    return dynamodb_server.address(f"t{next(_numbers)}-{os.getpid()}")

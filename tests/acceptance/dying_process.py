@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from perdure import Perdure, event, workflow
 from perdure.core.records import Commit, Due, End, Hint, HoldAnswer, Mail, Outcome, Sent, Start, Started
 from perdure.ports import Stream
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.pair import Pair
 from perdure.runtime.settings import load
 from perdure.stores.postgres import PostgresStore
@@ -151,8 +151,8 @@ class DyingStream:
 def dying_app(store: str, stream: str, prefix: str, point: str) -> Perdure:
     fuse = Fuse(point)
     settings = load({}, store=store, stream=stream, stream_prefix=prefix, queues=point, **SETTINGS)
-    _, own = urls.connect(store)
-    both = Pair(urls.stream(settings), own) if stream else own
+    _, own = backends.connect(store)
+    both = Pair(backends.stream(settings), own) if stream else own
     dying = DyingRedis if store.startswith("redis") else DyingPostgres
     return Perdure(dying(store, fuse), stream=DyingStream(both, fuse), settings=settings)
 

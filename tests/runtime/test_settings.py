@@ -10,9 +10,10 @@ import pytest
 
 from perdure import Perdure, Settings
 from perdure.errors import SettingsError
+from perdure.runtime.backends import connect
 from perdure.runtime.settings import MEANING, explain, load, look, type_of
 from perdure.runtime.sources import KINDS, OLDER
-from perdure.runtime.urls import connect, redacted
+from perdure.runtime.urls import redacted
 from perdure.stores.sqlite import SqliteStore
 
 

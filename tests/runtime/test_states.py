@@ -13,7 +13,7 @@ from perdure import Perdure, action, event, workflow
 from perdure.core import view
 from perdure.core.records import Row
 from perdure.http.api import api
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.callers import states
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
@@ -84,7 +84,7 @@ def test_a_state_is_warm_for_another_process_and_may_vanish(redis_url: str, tmp_
     async def body() -> None:
         options = {"stream": redis_url, "stream_prefix": f"states-{os.getpid()}"}
         here, there = (Perdure(f"sqlite:///{tmp_path}/s.db", **options) for _ in range(2))
-        cache = urls.warm(Settings(**options))  # type: ignore[arg-type]
+        cache = backends.warm(Settings(**options))  # type: ignore[arg-type]
         assert cache is not None
         async with here, there, here.working():
             run = await here.start(counts, 40)

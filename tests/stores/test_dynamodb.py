@@ -18,7 +18,7 @@ from perdure.core.events import EventReceived
 from perdure.core.records import Commit, Due, End, Held, Mail, Park, Query
 from perdure.errors import InvalidValue, SettingsError, StoreError, StoreOutdated, StoreUnavailable
 from perdure.ports import Joining, Store, Twinned
-from perdure.runtime.urls import connect
+from perdure.runtime.backends import connect
 from perdure.stores.dynamodb import DynamoStore, layout, values
 from perdure.stores.dynamodb.address import read_address
 from perdure.stores.dynamodb.clock import Clock

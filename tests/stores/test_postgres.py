@@ -16,7 +16,7 @@ from perdure.core.events import PROGRESS, ActionSettled, Started
 from perdure.core.records import Commit, End, Hint, Park, Query, Row
 from perdure.errors import SettingsError, StoreError, StoreOutdated
 from perdure.ports import Joining, Store
-from perdure.runtime.urls import connect
+from perdure.runtime.backends import connect
 from perdure.stores.postgres import PostgresStore, columns, migrations
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.columns import numbers

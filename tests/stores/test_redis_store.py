@@ -20,7 +20,7 @@ from perdure.core.events import Restarted, Started
 from perdure.core.records import Held, Hint, Mail, Park, Query, Row
 from perdure.errors import InvalidValue, SettingsError, StoreError, StoreOutdated, StoreReadOnly
 from perdure.ports import Joining, Store, Twinned
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.managing.locks import StoreLocks
 from perdure.runtime.pair import Pair
 from perdure.runtime.settings import Settings
@@ -122,7 +122,7 @@ def test_an_address_of_a_cluster_is_refused_in_words() -> None:
 
 
 def test_an_address_names_the_store_and_its_stream(redis_url: str) -> None:
-    store, stream = urls.connect(fresh(redis_url))
+    store, stream = backends.connect(fresh(redis_url))
     assert isinstance(store, RedisStore)
     assert isinstance(store, Twinned)
     assert not isinstance(store, Joining)
@@ -132,10 +132,10 @@ def test_an_address_names_the_store_and_its_stream(redis_url: str) -> None:
 def test_a_store_and_its_stream_have_one_prefix(redis_url: str) -> None:
     url = fresh(redis_url, prefix="orders")
     chosen = Settings(store=url, stream_prefix="others", stream_shards=3)
-    _, stream = urls.chosen(None, None, chosen)
+    _, stream = backends.chosen(None, None, chosen)
     assert isinstance(stream, RedisStream)
     assert (stream._keys.prefix, stream._keys.shards) == ("orders", 3)
-    _, unnamed = urls.chosen(None, None, Settings(store=redis_url, stream_prefix="others"))
+    _, unnamed = backends.chosen(None, None, Settings(store=redis_url, stream_prefix="others"))
     assert isinstance(unnamed, RedisStream)
     assert unnamed._keys.prefix == "others"
 
@@ -143,11 +143,11 @@ def test_a_store_and_its_stream_have_one_prefix(redis_url: str) -> None:
 def test_the_same_address_may_be_given_for_the_stream(redis_url: str) -> None:
     url = fresh(redis_url)
     settings = Settings(store=url, stream=url, locks="stream")
-    store, stream = urls.chosen(None, None, settings)
+    store, stream = backends.chosen(None, None, settings)
     assert isinstance(stream, RedisStream), "it would read its own hints twice"
 
     async def scenario() -> None:
-        locks, warm = urls.locks(settings, "default"), urls.warm(settings)
+        locks, warm = backends.locks(settings, "default"), backends.warm(settings)
         assert locks is not None
         assert warm is not None
         await store.open()
@@ -163,7 +163,7 @@ def test_the_same_address_may_be_given_for_the_stream(redis_url: str) -> None:
 
 
 def test_a_stream_on_another_server_goes_before_that_of_the_store() -> None:
-    _, stream = urls.chosen(None, None, Settings(store="redis://one", stream="redis://two"))
+    _, stream = backends.chosen(None, None, Settings(store="redis://one", stream="redis://two"))
     assert isinstance(stream, Pair)
 
 

@@ -80,6 +80,8 @@ class TestSealedRedis(StoreContract):
 
     async def make_store(self) -> Store:
         return sealed_store(RedisStore(self.url, clock=self.clock), Telling(Ring(), FIELDS))
+
+
 class TestSealedMongo(StoreContract):
     @pytest.fixture(autouse=True)
     def _database(self, emptied_mongodb: str) -> None:

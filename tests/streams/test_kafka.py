@@ -14,7 +14,7 @@ from perdure import Perdure, action, workflow
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.settings import Settings
 from perdure.streams import inbox
 from perdure.streams.kafka import KafkaStream, hand, reader, stream as adapter
@@ -398,7 +398,7 @@ def test_an_address_that_cannot_be_is_explained(url: str) -> None:
 
 def test_settings_reach_the_stream() -> None:
     given: dict[str, Any] = {"stream_batch": 7, "stream_block": 0.25, "stream_shards": 4, "stream_prefix": "shop"}
-    stream = urls.stream(Settings(stream="kafka://h", stream_reclaim=False, lease=4.0, **given))
+    stream = backends.stream(Settings(stream="kafka://h", stream_reclaim=False, lease=4.0, **given))
     assert isinstance(stream, KafkaStream)
     assert (stream._pace, stream._shards) == (Pace(batch=7, block=0.25, idle=8.0, timeout=adapter.TIMEOUT), 4)
     assert (stream._names, stream._reclaim) == (Names("shop", "workers"), False)
@@ -407,7 +407,7 @@ def test_settings_reach_the_stream() -> None:
 def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "perdure.streams.kafka", None)
     with pytest.raises(SettingsError, match=r"pip install 'perdure\[kafka\]'"):
-        urls.stream(Settings(stream="kafka://localhost"))
+        backends.stream(Settings(stream="kafka://localhost"))
 
 
 def test_a_stream_that_is_not_open_says_so() -> None:

@@ -10,7 +10,7 @@ from pymongo import MongoClient
 
 from perdure.core.records import Hint
 from perdure.ports import Stream
-from perdure.runtime.urls import connect
+from perdure.runtime.backends import connect
 from perdure.stores.mongodb import MongoStore
 from perdure.stores.mongodb.address import read_address
 from perdure.streams import mongodb as module

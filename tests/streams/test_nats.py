@@ -13,8 +13,9 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.settings import Settings
+from perdure.runtime.urls import redacted
 from perdure.streams.nats import NatsStream, hand as hands, keeping, stream as adapter
 from perdure.streams.nats.address import Address, read_address
 from perdure.streams.nats.hand import STALLED, Hand, Message
@@ -404,7 +405,7 @@ def test_settings_reach_the_stream_and_what_it_makes(nats_url: str, reclaim: boo
     async def body(world: World) -> None:
         given: dict[str, Any] = {"stream_batch": 7, "stream_block": 0.25, "stream_idle": 33.0, "lease": 4.0}
         named = {"stream": nats_url, "stream_prefix": world.prefix, "stream_group": "crew", "stream_reclaim": reclaim}
-        stream = urls.stream(Settings(**given, **named))  # type: ignore[arg-type]
+        stream = backends.stream(Settings(**given, **named))  # type: ignore[arg-type]
         assert isinstance(stream, NatsStream)
         assert stream._pace == Pace(batch=7, block=0.25, lease=4.0, idle=33.0 if reclaim else float("inf"))
         await stream.open("w1", ["mail"])
@@ -590,21 +591,21 @@ def test_an_address_may_name_a_user_a_token_and_several_hosts() -> None:
 @pytest.mark.parametrize("url", ["nats://", "nats://:4222", "nats://a,,b", "nats://ada:s3cret@", "nats://h:x"])
 def test_an_address_without_a_server_is_refused_and_says_no_secret(url: str) -> None:
     with pytest.raises(SettingsError, match="write nats://HOST:4222") as raised:
-        urls.stream(Settings(stream=url))
+        backends.stream(Settings(stream=url))
     assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("url", ["nats://ada:s3cret@h", "nats://s3cret@h", "tls://s3cret@h,i", "nats://a:s3@s3cret@h"])
 def test_no_text_tells_the_password_or_the_token(url: str) -> None:
-    assert "s3cret" not in urls.redacted(f"no stream at {url!r}") + repr(Settings(stream=url))
+    assert "s3cret" not in redacted(f"no stream at {url!r}") + repr(Settings(stream=url))
 
 
 def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "perdure.streams.nats", None)
     with pytest.raises(SettingsError, match=r"perdure\[nats\]"):
-        urls.stream(Settings(stream="nats://h"))
+        backends.stream(Settings(stream="nats://h"))
 
 
 def test_locks_are_not_kept_in_nats() -> None:
     with pytest.raises(SettingsError, match="keep locks in the store"):
-        urls.locks(Settings(stream="nats://h", locks="stream"), "acme")
+        backends.locks(Settings(stream="nats://h", locks="stream"), "acme")

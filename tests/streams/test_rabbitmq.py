@@ -13,7 +13,7 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
 from perdure.ports import Stream
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.settings import Settings
 from perdure.streams.rabbitmq import RabbitStream, wire
 from perdure.streams.rabbitmq.address import read_address
@@ -415,7 +415,7 @@ def test_the_settings_reach_the_broker(rabbit_url: str) -> None:
     given: dict[str, Any] = {"stream": rabbit_url, "stream_prefix": prefix, "stream_group": "crew", "stream_batch": 1}
 
     async def body(world: World) -> None:
-        idle = urls.stream(Settings(**given, stream_idle=1.0))
+        idle = backends.stream(Settings(**given, stream_idle=1.0))
         await idle.open("w1", ["default"])
         try:
             client = await world.open("client", prefix=prefix, group="crew")
@@ -423,7 +423,7 @@ def test_the_settings_reach_the_broker(rabbit_url: str) -> None:
             assert await idle.receive(10) == [ONE], "more than the batch"
             world.names = Names(prefix, "crew")
             assert await world.waiting() == 1
-            patient = urls.stream(Settings(**given, stream_reclaim=False))
+            patient = backends.stream(Settings(**given, stream_reclaim=False))
             await patient.open("w2", ["default"])
             try:
                 assert await patient.receive(10) == [TWO]
@@ -443,7 +443,7 @@ def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     for module in [name for name in sys.modules if name.startswith("perdure.streams.rabbitmq.")]:
         monkeypatch.delitem(sys.modules, module)
     with pytest.raises(SettingsError, match=r"pip install 'perdure\[rabbitmq\]'"):
-        urls.stream(Settings(stream="amqp://host"))
+        backends.stream(Settings(stream="amqp://host"))
 
 
 @pytest.mark.parametrize(

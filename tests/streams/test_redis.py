@@ -12,7 +12,7 @@ import pytest
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
 from perdure.ports import Stream
-from perdure.runtime import urls
+from perdure.runtime import backends
 from perdure.runtime.settings import Settings
 from perdure.streams.redis import RedisStream, house, stream as adapter
 from perdure.streams.redis.arrivals import APART, SHARED
@@ -315,7 +315,7 @@ def test_a_batch_is_what_is_read_at_once(own: ValkeyServer) -> None:
 
 def test_settings_reach_the_stream(redis_url: str) -> None:
     given = {"stream_batch": 7, "stream_block": 0.25, "stream_idle": 33.0, "lease": 4.0}
-    stream = urls.stream(Settings(stream=redis_url, **given))  # type: ignore[arg-type]
+    stream = backends.stream(Settings(stream=redis_url, **given))  # type: ignore[arg-type]
     assert isinstance(stream, RedisStream)
     assert stream._pace == Pace(batch=7, block=0.25, lease=4.0, idle=33.0)
 
@@ -434,7 +434,7 @@ def test_what_is_claimed_is_what_lay_idle_for_two_leases_unless_settings_say_oth
         settings = Settings(stream=redis_url, stream_prefix=world.prefix)
         assert settings.lease == 10
         never, first, soon = (
-            urls.stream(one)
+            backends.stream(one)
             for one in (
                 msgspec.structs.replace(settings, stream_reclaim=False),
                 settings,
@@ -786,7 +786,7 @@ def test_an_entry_that_comes_once_more_is_acked_once() -> None:
 def test_settings_make_a_stream(redis_url: str) -> None:
     async def scenario() -> None:
         settings = Settings(stream=redis_url, stream_prefix=new_prefix(), stream_shards=2, stream_block=0.1)
-        one, two = urls.stream(settings), urls.stream(settings)
+        one, two = backends.stream(settings), backends.stream(settings)
         await one.open("w1", ["default"])
         await two.open("w2", [])
         await two.publish([Hint("acme/one", "default")])
@@ -799,7 +799,7 @@ def test_settings_make_a_stream(redis_url: str) -> None:
 
 def test_an_address_that_cannot_be_is_explained() -> None:
     with pytest.raises(SettingsError, match="no stream for 'amqp://") as raised:
-        urls.stream(Settings(stream="amqp://user:secret@host"))
+        backends.stream(Settings(stream="amqp://user:secret@host"))
     assert "secret" not in str(raised.value)
 
 

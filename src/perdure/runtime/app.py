@@ -29,7 +29,7 @@ from perdure.flows.current import Attempt
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
 from perdure.ports import KeyRing, Locks, Store, Stream
-from perdure.runtime import interrupts, urls
+from perdure.runtime import backends, interrupts
 from perdure.runtime.callers import finding
 from perdure.runtime.callers.ends import Ends
 from perdure.runtime.callers.finding import Page
@@ -104,7 +104,7 @@ class Perdure:
             store=url, stream=hints, tenant=tenant, secrets=places, keyring=named, **options
         )
         self.store, self.stream, warm = sealed(
-            self.settings, ring, *urls.chosen(store, stream, self.settings), urls.warm(self.settings)
+            self.settings, ring, *backends.chosen(store, stream, self.settings), backends.warm(self.settings)
         )
         self.clock = Clock(self.store)
         self._names = Names()
@@ -114,7 +114,7 @@ class Perdure:
         self.secrets = Secrets(self.settings.secrets, self.tenant, secrets if callable(secrets) else None)
         self._locks: dict[str, Locks] = {}
         self._keeper = Keeper()
-        urls.locks(self.settings, self.tenant)  # a wrong setting is said at once
+        backends.locks(self.settings, self.tenant)  # a wrong setting is said at once
         #: Where pages of lists and logs go on.
         self.cursors = Cursors(self.store, self.settings.page)
         self.heads = Heads(self.store, warm, self.settings.warm, self.clock.now)
@@ -530,7 +530,7 @@ class Perdure:
         news = News(home, self.stream, self.news, self.no_news)
         locks = self._locks.get(home)
         if locks is None:
-            locks = self._locks[home] = urls.locks(self.settings, home) or StoreLocks(self.store, home)
+            locks = self._locks[home] = backends.locks(self.settings, home) or StoreLocks(self.store, home)
         return Lock(locks, self._keeper, checked, self.me, seconds(lease), seconds(wait), limit, news, self.open)
 
     # Dead letters.

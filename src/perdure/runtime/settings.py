@@ -136,11 +136,14 @@ def _names(text: str) -> list[str]:
 
 
 MEANING = {
-    "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory://",
-    "stream": "redis://…: hints travel over Redis Streams, amqp://…: over RabbitMQ; empty: in the store's own way",
-    "stream_prefix": "what the names of all streams begin with; two deployments on one Redis or RabbitMQ need two",
+    "store": "where everything is kept: sqlite:///FILE, postgresql://USER@HOST/DATABASE, mongodb://HOST/DATABASE,"
+    " redis://HOST, dynamodb://REGION/TABLE or memory://",
+    "stream": "redis://…, nats://…, amqp://… or kafka://…: hints travel over Redis Streams, NATS JetStream, RabbitMQ or"
+    " Kafka; empty: in the store's own way",
+    "stream_prefix": "what the names of all streams begin with; two deployments on one server need two",
     "stream_group": "the name under which all workers of a deployment share the streams",
-    "stream_shards": "streams per queue; not for RabbitMQ",
+    "stream_shards": "streams per queue, in Redis; with Kafka, partitions of a new topic, which at most so many workers"
+    " share",
     "stream_batch": "hints read at once; for RabbitMQ, messages of each queue that a worker may have in hand",
     "stream_block": "how long one read waits for a hint; not for RabbitMQ, which reads nothing but is told",
     "stream_idle": "how long a hint lies with another worker, unconfirmed, until it is claimed; two leases unless set",
