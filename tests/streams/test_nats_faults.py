@@ -239,6 +239,18 @@ def test_a_server_that_does_not_answer_keeps_nobody_waiting(own: NatsServer) -> 
     play(own.url, body)
 
 
+def test_whoever_listens_in_vain_notices_that_nobody_answers(own: NatsServer) -> None:
+    async def body(world: World) -> None:
+        client = await world.open("client")
+        own.pause()
+        await client.listen("acme/one")
+        await until(lambda: "does not answer" in client.trouble, limit=4)
+        own.go_on()
+        await until(lambda: client.carries)
+
+    play(own.url, body)
+
+
 def test_a_server_that_does_not_answer_does_not_keep_us_from_closing(own: NatsServer) -> None:
     async def body(world: World) -> None:
         worker, client = await world.open("w1", "default"), await world.open("client")
@@ -282,7 +294,7 @@ def test_after_a_lost_connection_the_worker_looks_and_goes_on(own: NatsServer) -
             client = await world.open("client")
             for _ in range(3):
                 wire.sever()
-                await told_to_look(worker)
+                await told_to_look(worker, limit=4)  # sooner than a request is over, or the line is tried
                 await all_well(world, worker, client)
             await worker.close()
 
