@@ -123,8 +123,12 @@ class Line:
 
     async def _be_answered(self) -> None:
         """The server has got everything that was said so far. The driver's own question overtakes what it writes."""
-        with suppress(errors.NoRespondersError):
-            await self.client.request(self._nobody, timeout=TIMEOUT)
+        try:
+            with suppress(errors.NoRespondersError):
+                await self.client.request(self._nobody, timeout=TIMEOUT)
+        except errors.TimeoutError as error:
+            self.fail(error)  # whoever asked
+            raise
 
     def fail(self, error: BaseException) -> None:
         self._reason = self._reason or error
