@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from perdure import Perdure, action, workflow
 from perdure.core.records import Hint
@@ -324,10 +325,14 @@ def test_a_hint_that_nobody_acks_is_passed_by_while_nothing_else_happens(kafka_u
 
 def test_topics_have_the_partitions_and_the_retention_that_are_meant(kafka_url: str) -> None:
     async def body(world: World) -> None:
-        await world.open("w1", "default", shards=3)
+        await world.serving("w1", "default", shards=3, parts=3)
         topics = world.admin.list_topics(timeout=5).topics
         ours = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(world.prefix)}
         assert ours == {f"{world.prefix}.q.default": 3, f"{world.prefix}.news": 1}
+        admin = world.admin
+        for asked in admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in ours]).values():
+            kept = {name: entry.value for name, entry in asked.result(5).items()}
+            assert (kept["cleanup.policy"], kept["retention.ms"], kept["segment.ms"]) == ("delete", *2 * ("3600000",))
 
     play(kafka_url, body)
 

@@ -185,7 +185,8 @@ class Reader(Thread, ABC):
             except KafkaException as raised:
                 error = raised.args[0]
                 self._voice.bad(explain(error, self._place), error.code() in REFUSALS)
-                consumer.poll(0)  # hear what it has to say; it is no longer true when we are through here
+                if (message := consumer.poll(0)) is not None:  # it may have something left
+                    self._arrived([message])
                 self._over.wait(pause * random.uniform(0.5, 1))
                 pause = min(2 * pause, PAUSE)
                 continue
