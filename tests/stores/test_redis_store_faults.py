@@ -157,7 +157,8 @@ def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str)
         async with through(redis_url) as (store, proxy, _):
             hand = await begun(store)
             proxy.sever()
-            await asyncio.sleep(0.05)
+            while not all(wire._reader.at_eof() for wire in store._work._free):
+                await asyncio.sleep(0.01)
             assert await hand.commit(settled()) == "ok"
 
     asyncio.run(scenario())
@@ -165,7 +166,7 @@ def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str)
 
 def test_silence_is_a_lost_connection(redis_url: str) -> None:
     async def scenario() -> None:
-        async with through(redis_url, timeout="0.3") as (store, proxy, _):
+        async with through(redis_url, timeout="1") as (store, proxy, _):
             hand = await begun(store)
             commit = await hand.prepare(settled(2))
             proxy.swallow()
@@ -250,7 +251,8 @@ def test_a_server_that_is_killed_loses_nothing_that_was_answered() -> None:
         done: dict[str, list[str]] = {}
         async with opened(at(server, prefix="kept")) as store:
             workers = [asyncio.create_task(worker(store, number, done)) for number in range(4)]
-            await asyncio.sleep(0.4)
+            while len(done) < 60:
+                await asyncio.sleep(0.01)
             server.kill()
             await asyncio.gather(*workers)
             server.start()
@@ -272,7 +274,6 @@ def test_a_server_that_is_killed_loses_nothing_that_was_answered() -> None:
                     assert head.status == "completed"
                 interrupted += answered[-1:] != ["ended"]
             assert 1 <= interrupted <= 4
-            assert len(done) > 20
 
     with ValkeyServer(durable=True) as server:
         asyncio.run(scenario(server))
@@ -409,9 +410,9 @@ def test_a_user_who_lacks_a_right_is_told_before_anything_is_written(own_server:
 
 def test_what_a_replica_must_have_is_unknown_until_it_has_it(own_server: ValkeyServer) -> None:
     async def scenario() -> None:
-        url = at(own_server, replicas="1", timeout="2")
+        url = at(own_server, replicas="1", timeout="6")
         with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
-            await RedisStore(url.replace("timeout=2", "timeout=0.2")).open()
+            await RedisStore(url.replace("timeout=6", "timeout=1")).open()
         with ValkeyServer("--replicaof", "127.0.0.1", str(own_server.port), durable=True) as replica:
             async with asyncio.timeout(20):
                 while b"master_link_status:up" not in replica.do("INFO", "replication"):
