@@ -61,7 +61,7 @@ class RedisStore:
         self._clock = clock
         self._last = self._told = 0
         self._asked = float("-inf")
-        self._wait: Command | None = None
+        self._wait: tuple[Command, ...] = ()
         self._wires: tuple[Wires, Wires] | None = None
 
     async def open(self) -> None:
@@ -261,7 +261,7 @@ class RedisStore:
         return await self._run(wires, name, *values, words=words or _NONE, wait=self._wait)
 
     async def _run(
-        self, wires: Wires, name: str, *values: object, words: Words = _NONE, wait: Command | None = None
+        self, wires: Wires, name: str, *values: object, words: Words = _NONE, wait: tuple[Command, ...] = ()
     ) -> Any:
         tested = "" if self._clock is None else self._clock()
         return await wires.run(name, words.packed(*values), LAYOUT, tested, *words.blobs, wait=wait)

@@ -67,19 +67,18 @@ class Wires:
         self._free: list[Any] = []  # the driver's own type differs between its versions
         self._places = asyncio.Semaphore(limit)
 
-    async def run(self, name: str, *words: Word, wait: Command | None = None) -> Any:
-        """Run a script; `wait` is what the server does before it is taken for done."""
+    async def run(self, name: str, *words: Word, wait: Sequence[Command] = ()) -> Any:
+        """Run a script; `wait` is what the server is asked for before it is taken for done."""
         text, rest = script(name), (1, self._address.keys, *words)
         writes = name in WRITERS
-        follows = [] if wait is None else [wait]
-        [answer, *told] = await self.ask([("EVALSHA", digest(text), *rest), *follows], writes)
+        [answer, *told] = await self.ask([("EVALSHA", digest(text), *rest), *wait], writes)
         if word_of(answer) == "NOSCRIPT":  # a server that has restarted, or that sees it for the first time
-            [answer, *told] = await self.ask([("EVAL", text, *rest), *follows], writes)
+            [answer, *told] = await self.ask([("EVAL", text, *rest), *wait], writes)
         for one in (answer, *told):
             if isinstance(one, exceptions.RedisError):
                 raise meaning(one, self._address.place, writes, LAYOUT) from one
         if told:
-            self._confirmed(told[0])
+            self._confirmed(told[-1])
         return answer
 
     def _confirmed(self, told: int | Sequence[int]) -> None:

@@ -92,6 +92,10 @@ local function commit(one)
   if not x or (version > 0 and version ~= x.n + 1) or not folds_once(key, ids, done) then
     return 'stale'
   end
+  -- After a failover a log may have grown anew, as long as it was, without this holder.
+  if version > 0 and token < (x.fe or 0) then
+    return 'stale'
+  end
   if kind and not (x.hold and x.tok == token) then
     return 'stale'
   end
@@ -101,7 +105,7 @@ local function commit(one)
   end
   -- From here on it is written.
   if version > 0 then
-    append(x, rows, ids, landmark)
+    append(x, token, rows, ids, landmark)
   end
   x.b = math.max(x.b, base)
   for _, id in ipairs(done) do

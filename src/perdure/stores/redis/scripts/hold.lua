@@ -13,7 +13,7 @@ local function take_over(x)
   end
   local data = barrier[2] .. text(x.lap) .. barrier[3]
   local row = text(barrier[1]) .. ' ' .. text(now) .. ' ' .. text(x.tok) .. ' - ' .. data
-  append(x, {1, 1}, {}, '0', {row})
+  append(x, x.tok, {1, 1}, {}, '0', {row})
 end
 
 local function hold(key, version, token)
@@ -35,7 +35,8 @@ local function hold(key, version, token)
   if x.hold and x.hold ~= me then
     x.lap = x.lap + 1
   end
-  x.tok = x.tok + 1
+  -- The time, if that is more: two primaries, of which one has lost the last hold, do not give the same token.
+  x.tok = math.max(x.tok + 1, now)
   if not clean then
     take_over(x)
   end

@@ -48,11 +48,11 @@ end
 
 local ENDED = {completed = true, failed = true, cancelled = true}
 -- st status, q queue, d definition, s what has to be served, w workflow, sha, p and pr parent, at start, b base, ch change,
--- lm whether it got on since it was last taken over, wt whether it waits; while it is open: tok token, hold holder,
+-- lm whether it got on since it was last taken over, fe the newest fence in its log, wt whether it waits; while it is open: tok token, hold holder,
 -- due, mdue when its mail is due, lap lapses, hints, lane, top topics, seq of the last mail.
-local FIELDS = {'st', 'q', 'd', 's', 'w', 'p', 'pr', 'at', 'b', 'lm', 'wt', 'tok', 'hold', 'due', 'mdue', 'lap', 'hints',
+local FIELDS = {'st', 'q', 'd', 's', 'w', 'p', 'pr', 'at', 'b', 'lm', 'fe', 'wt', 'tok', 'hold', 'due', 'mdue', 'lap', 'hints',
   'lane', 'top', 'seq'}
-local NUMBERS = {at = true, b = true, tok = true, due = true, mdue = true, lap = true, hints = true, seq = true}
+local NUMBERS = {at = true, b = true, fe = true, tok = true, due = true, mdue = true, lap = true, hints = true, seq = true}
 
 local function tenant_of(key)
   return string.match(key, '^([^/]*)')

@@ -1,8 +1,8 @@
 -- What starts, sends and commits have in common. Whatever is refused is refused before anything of it is written.
 
 -- Rows go to the end of the log. Given is where the first and the last of them are among some values; `ids` are the
--- messages among them with their versions.
-local function append(x, rows, ids, landmark, values)
+-- messages among them with their versions, `fence` is the newest of them.
+local function append(x, fence, rows, ids, landmark, values)
   tick()
   for n = rows[1], rows[2], 1000 do
     call('RPUSH', P .. 'l:' .. x.key, unpack(values or ARGV, n, math.min(n + 999, rows[2])))
@@ -14,6 +14,7 @@ local function append(x, rows, ids, landmark, values)
   call('HINCRBY', P .. 'rows:' .. x.tenant, x.w, text(count))
   x.n = x.n + count
   x.lm = landmark or x.lm
+  x.fe = math.max(x.fe or 0, fence)
 end
 
 local function start(one, due)
@@ -30,7 +31,7 @@ local function start(one, due)
     more[#more + 1] = field
     more[#more + 1] = ARGV[place]
   end
-  append(x, rows, ids, landmark)
+  append(x, fence, rows, ids, landmark)
   if not ENDED[status] then
     -- The first token is the time, so it exceeds every fence that a fork or an import brings along.
     x.tok, x.due, x.lap, x.hints = math.max(now, fence), due, 0, 0
