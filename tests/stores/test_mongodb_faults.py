@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from perdure.core import events
-from perdure.core.events import ActionSettled, Marked, Started, TakenOver
+from perdure.core.events import ActionSettled, Marked, Started, TakenOver, TimerFired
 from perdure.core.records import Commit, Head, Held, Outcome, Park, Query
 from perdure.errors import (
     InvalidValue,
@@ -27,6 +27,7 @@ from perdure.errors import (
 )
 from perdure.stores.mongodb import MongoStore, documents, layout, link, trouble
 from perdure.stores.mongodb.address import read_address
+from perdure.stores.ticker import Ticker
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
@@ -239,6 +240,19 @@ def test_a_cancellation_that_the_driver_has_lost_is_not_forgotten(emptied_mongod
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled() and not went_on.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_the_server_is_asked_for_its_time_before_a_timer_fires(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        async with opened(emptied_mongodb) as store:
+            hand = await begun(store)
+            due = await store.now() + 1_000_000
+            store._link._asked -= 2.0  # as if the clock here went ahead of the server's
+            fired = await hand.prepare(TimerFired(1, due), fired=due)
+            store._link._seen = Ticker(lambda: 0)
+            assert await store.commit([fired], GRACE) == ["early"]
 
     asyncio.run(scenario())
 

@@ -4,8 +4,8 @@
     events    the logs: one document per commit with its rows, never changed. The unique index on (key, versions) is
               the check of a step, the one on (key, message ids) keeps a message from entering a log twice
     wakes     one document per execution that has not ended: when to look at it next, and who holds it
-    boxes     one document per execution that has not ended: the number of its newest mail. Senders write it and the end
-              deletes it, so one of them always meets the other; holders leave it alone
+    boxes     one document per execution that has not ended: the number of its newest mail. Senders write it, and so do
+              parks and the end, so that one of them always meets the other; steps and renewals leave it alone
     messages  the mail in the mailboxes, due by itself
     lanes     one document per lane with open executions: the place of its newest
     layout    the number of this layout
