@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from perdure.errors import SettingsError
 from perdure.ports import Joining, Locks, Store, Twinned
 from perdure.runtime.managing.locks import StoreLocks
+from perdure.runtime.urls import connect
 from perdure.stores.mongodb import MongoStore
 from perdure.testing.contract import (
     DEFINITIONS,
@@ -75,3 +78,9 @@ def test_leases_are_renewed_by_a_twin_and_nothing_joins_a_transaction_of_the_cal
     store = MongoStore("mongodb://db/shop")
     assert isinstance(store, Twinned)
     assert not isinstance(store, Joining)
+
+
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymongo", None)
+    with pytest.raises(SettingsError, match=r"perdure\[mongodb\]"):
+        connect("mongodb://db/shop")
