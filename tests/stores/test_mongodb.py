@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
+from perdure.core.events import Completed
+from perdure.core.records import End
 from perdure.errors import SettingsError
 from perdure.ports import Joining, Locks, Store, Twinned
 from perdure.runtime.managing.locks import StoreLocks
@@ -18,6 +21,7 @@ from perdure.testing.contract import (
     GRACE,
     ONE,
     QUEUES,
+    TWO,
     LocksContract,
     StoreContract,
     accepted,
@@ -68,6 +72,26 @@ def test_numbers_come_back_as_plain_numbers(emptied_mongodb: str) -> None:
             everything = [held, await store.head(ONE), await log(store), await store.now()]
             everything += [await store.next_due(QUEUES, DEFINITIONS), await store.send([letter()], GRACE)]
             assert msgspec.json.decode(msgspec.json.encode(everything))
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_of_a_group_with_ends_whoever_was_overtaken_is_stale_and_its_neighbours_are_written(
+    emptied_mongodb: str,
+) -> None:
+    """The index of the log ends the transaction; what it has refused is found by a look."""
+
+    async def scenario() -> None:
+        store = MongoStore(emptied_mongodb)
+        await store.open()
+        try:
+            hands = [await begun(store, key) for key in (ONE, TWO)]
+            group = [await hand.prepare(Completed(Raw(b"7")), settle=End("completed", b"7")) for hand in hands]
+            assert await hands[0].commit(settled()) == "ok"
+            assert await store.commit(group, GRACE) == ["stale", "ok"]
+            assert [len(await log(store, key)) for key in (ONE, TWO)] == [2, 2]
         finally:
             await store.close()
 

@@ -108,6 +108,57 @@ def test_a_transaction_whose_commit_is_cut_off_once_has_one_outcome(emptied_mong
     asyncio.run(scenario())
 
 
+class Stubborn(Proxy):
+    """A wire that is cut at the same place several times in a row."""
+
+    left = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "cuts" and self.left:
+            self.left -= 1
+            self.cut("reply", at=b"commitTransaction")
+
+
+def test_a_commit_is_asked_for_again_until_the_server_says_what_became_of_it(
+    emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "Proxy", Stubborn)
+
+    async def scenario() -> None:
+        async with through(emptied_mongodb) as (store, proxy, direct):
+            hand = await begun(store)
+            assert isinstance(proxy, Stubborn)
+            proxy.left = 3
+            proxy.cut("reply", at=b"commitTransaction")
+            assert await hand.park(settled()) == "ok"
+            assert proxy.cuts == 4
+            assert kinds(await log(direct)) == [Started, ActionSettled]
+
+    asyncio.run(scenario())
+
+
+def test_silence_after_a_commit_was_sent_is_an_unknown_outcome(
+    emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with through(emptied_mongodb) as (store, proxy, _):
+            await begun(store, TWO)
+            real = store._link._settle
+
+            async def silent(session: Any, doubt: Any) -> None:
+                proxy.swallow()
+                await real(session, doubt)
+
+            monkeypatch.setattr(store._link, "_settle", silent)
+            monkeypatch.setattr(link, "SILENCE", 0.5)
+            with pytest.raises(OutcomeUnknown):
+                await store.start([begin()], GRACE)
+            proxy.heal()
+
+    asyncio.run(scenario())
+
+
 def test_a_transaction_that_is_cut_off_in_the_middle_is_repeated(emptied_mongodb: str) -> None:
     async def scenario() -> None:
         async with through(emptied_mongodb) as (store, proxy, direct):

@@ -24,7 +24,7 @@ from bson.int64 import Int64
 from pymongo import IndexModel, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import CollectionInvalid, OperationFailure
+from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from perdure.errors import SettingsError, StoreError, StoreOutdated
@@ -53,7 +53,9 @@ _NEWEST = [("started_at", -1), ("_id", -1)]
 class _PlainIntegers(TypeDecoder):
     """Integers of 64 bits come back as integers, and not as a class of the driver's, which no encoder of ours knows."""
 
-    bson_type = Int64
+    @property
+    def bson_type(self) -> Any:
+        return Int64
 
     def transform_bson(self, value: Any) -> int:
         return int(value)
@@ -129,9 +131,7 @@ async def prepare(database: Database, there: Tables, address: Address) -> None:
         return
     for name in INDEXES:
         try:
-            await database.create_collection(name)
-        except CollectionInvalid:
-            pass  # it is there
+            await database.create_collection(name, check_exists=False)
         except OperationFailure as error:
             if error.code != 48:  # NamespaceExists
                 raise
