@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
+from perdure.core.events import Completed
+from perdure.core.records import End
+from perdure.errors import SettingsError
 from perdure.ports import Joining, Locks, Store, Twinned
 from perdure.runtime.managing.locks import StoreLocks
+from perdure.runtime.urls import connect
 from perdure.stores.mongodb import MongoStore
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
     ONE,
     QUEUES,
+    TWO,
     LocksContract,
     StoreContract,
     accepted,
@@ -71,7 +78,33 @@ def test_numbers_come_back_as_plain_numbers(emptied_mongodb: str) -> None:
     asyncio.run(scenario())
 
 
+def test_of_a_group_with_ends_whoever_was_overtaken_is_stale_and_its_neighbours_are_written(
+    emptied_mongodb: str,
+) -> None:
+    """The index of the log ends the transaction; what it has refused is found by a look."""
+
+    async def scenario() -> None:
+        store = MongoStore(emptied_mongodb)
+        await store.open()
+        try:
+            hands = [await begun(store, key) for key in (ONE, TWO)]
+            group = [await hand.prepare(Completed(Raw(b"7")), settle=End("completed", b"7")) for hand in hands]
+            assert await hands[0].commit(settled()) == "ok"
+            assert await store.commit(group, GRACE) == ["stale", "ok"]
+            assert [len(await log(store, key)) for key in (ONE, TWO)] == [2, 2]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_leases_are_renewed_by_a_twin_and_nothing_joins_a_transaction_of_the_callers() -> None:
     store = MongoStore("mongodb://db/shop")
     assert isinstance(store, Twinned)
     assert not isinstance(store, Joining)
+
+
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymongo", None)
+    with pytest.raises(SettingsError, match=r"perdure\[mongodb\]"):
+        connect("mongodb://db/shop")

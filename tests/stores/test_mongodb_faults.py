@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from perdure.core import events
-from perdure.core.events import ActionSettled, Marked, Started, TakenOver
+from perdure.core.events import ActionSettled, Marked, Started, TakenOver, TimerFired
 from perdure.core.records import Commit, Head, Held, Outcome, Park, Query
 from perdure.errors import (
     InvalidValue,
@@ -27,6 +27,7 @@ from perdure.errors import (
 )
 from perdure.stores.mongodb import MongoStore, documents, layout, link, trouble
 from perdure.stores.mongodb.address import read_address
+from perdure.stores.ticker import Ticker
 from perdure.testing.contract import (
     DEFINITIONS,
     GRACE,
@@ -103,6 +104,57 @@ def test_a_transaction_whose_commit_is_cut_off_once_has_one_outcome(emptied_mong
             proxy.cut(where, at=b"commitTransaction")
             assert await store.start([begin(TWO)], GRACE) == ["created"]
             assert kinds(await log(direct, TWO)) == [Started]
+
+    asyncio.run(scenario())
+
+
+class Stubborn(Proxy):
+    """A wire that is cut at the same place several times in a row."""
+
+    left = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "cuts" and self.left:
+            self.left -= 1
+            self.cut("reply", at=b"commitTransaction")
+
+
+def test_a_commit_is_asked_for_again_until_the_server_says_what_became_of_it(
+    emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "Proxy", Stubborn)
+
+    async def scenario() -> None:
+        async with through(emptied_mongodb) as (store, proxy, direct):
+            hand = await begun(store)
+            assert isinstance(proxy, Stubborn)
+            proxy.left = 3
+            proxy.cut("reply", at=b"commitTransaction")
+            assert await hand.park(settled()) == "ok"
+            assert proxy.cuts == 4
+            assert kinds(await log(direct)) == [Started, ActionSettled]
+
+    asyncio.run(scenario())
+
+
+def test_silence_after_a_commit_was_sent_is_an_unknown_outcome(
+    emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with through(emptied_mongodb) as (store, proxy, _):
+            await begun(store, TWO)
+            real = store._link._settle
+
+            async def silent(session: Any, doubt: Any) -> None:
+                proxy.swallow()
+                await real(session, doubt)
+
+            monkeypatch.setattr(store._link, "_settle", silent)
+            monkeypatch.setattr(link, "SILENCE", 0.5)
+            with pytest.raises(OutcomeUnknown):
+                await store.start([begin()], GRACE)
+            proxy.heal()
 
     asyncio.run(scenario())
 
@@ -239,6 +291,19 @@ def test_a_cancellation_that_the_driver_has_lost_is_not_forgotten(emptied_mongod
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled() and not went_on.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_the_server_is_asked_for_its_time_before_a_timer_fires(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        async with opened(emptied_mongodb) as store:
+            hand = await begun(store)
+            due = await store.now() + 1_000_000
+            store._link._asked -= 2.0  # as if the clock here went ahead of the server's
+            fired = await hand.prepare(TimerFired(1, due), fired=due)
+            store._link._seen = Ticker(lambda: 0)
+            assert await store.commit([fired], GRACE) == ["early"]
 
     asyncio.run(scenario())
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 from msgspec import Raw
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from perdure.core import events
 from perdure.core.events import ActionSettled, Completed, Started, TakenOver
-from perdure.core.records import Commit, End, Gone, Held, Park, Queued
+from perdure.core.records import Commit, End, Gone, Held, Outcome, Park, Queued
 from perdure.stores.mongodb import MongoStore
 from perdure.stores.mongodb.committing import Committing
 from perdure.stores.mongodb.documents import log_documents
@@ -62,6 +63,26 @@ async def transaction(store: MongoStore) -> AsyncIterator[AsyncClientSession]:
         yield session
 
 
+async def in_the_middle(
+    store: MongoStore, group: list[Commit], meanwhile: Callable[[], Awaitable[None]]
+) -> dict[str, Outcome]:
+    """Commit; when the transaction has read everything, and sees nothing of what comes after, something happens."""
+    told = False
+
+    class Slow(Committing):
+        async def _write(self, group: Sequence[Commit], waiting: set[str]) -> None:
+            nonlocal told
+            if not told:
+                told = True
+                await meanwhile()
+            await super()._write(group, waiting)
+
+    now = await store.now()
+    return await store._link.transact_holding(
+        lambda session: Slow(store._link.tables, session, now).commit(group, GRACE, False)
+    )
+
+
 async def ended_with(hand: Hand) -> None:
     """End an execution as a worker does: what came meanwhile is folded first."""
     while True:
@@ -82,7 +103,7 @@ def step(held: Held, version: int, count: int = 1) -> Commit:
 
 def test_what_was_accepted_while_an_execution_ended_is_in_its_log_once(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, *clients: MongoStore) -> None:
-        for number in range(30):
+        for number in range(12):
             key = f"acme/{number}"
             hand = await begun(worker, key)
             _, *answers = await asyncio.gather(
@@ -116,9 +137,24 @@ def test_an_end_meets_a_sender_whose_transaction_is_open_and_its_neighbour_does_
     play(emptied_mongodb, 2, body)
 
 
+@pytest.mark.parametrize("settle", [Park("open", None), End("completed", b"7")], ids=["park", "end"])
+def test_mail_that_is_accepted_while_an_execution_settles_is_seen(emptied_mongodb: str, settle: Park | End) -> None:
+    async def body(worker: MongoStore, client: MongoStore) -> None:
+        hand = await begun(worker)
+
+        async def send() -> None:
+            await accepted(client, letter())
+            assert [mail.id for mail in (await worker.mail([ONE]))[ONE]] == ["m1"]
+
+        rest = await hand.prepare(settled(), settle=settle)
+        assert await in_the_middle(worker, [rest], send) == {ONE: "mail"}
+
+    play(emptied_mongodb, 2, body)
+
+
 def test_a_duplicate_that_meets_its_own_fold_is_not_read_again(emptied_mongodb: str) -> None:
     async def body(worker: MongoStore, client: MongoStore) -> None:
-        for number in range(20):
+        for number in range(10):
             key = f"acme/{number}"
             hand = await begun(worker, key)
             await accepted(client, letter(key=key))
@@ -153,7 +189,7 @@ def test_many_who_send_to_one_execution_at_once_all_get_through(emptied_mongodb:
 
 def test_a_zombies_group_and_a_take_over_leave_dense_logs(emptied_mongodb: str) -> None:
     async def body(zombie: MongoStore, other: MongoStore) -> None:
-        for number in range(20):
+        for number in range(10):
             keys = [f"acme/{number}-{n}" for n in range(5)]
             await zombie.start([begin(key) for key in keys], GRACE)
             helds = await zombie.hold(keys, "w1", SHORT)
@@ -221,7 +257,7 @@ def test_a_hold_that_is_given_back_without_a_barrier_gets_one_later(emptied_mong
 
 def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(emptied_mongodb: str) -> None:
     async def body(store: MongoStore) -> None:
-        for number in range(20):
+        for number in range(10):
             key = f"acme/{number}"
             hand = await begun(store, key)
             [outcome], [held] = await asyncio.gather(
@@ -236,7 +272,7 @@ def test_whoever_holds_again_knows_what_became_of_the_commit_in_flight(emptied_m
 
 def test_two_who_hold_at_once_do_not_both_have_it(emptied_mongodb: str) -> None:
     async def body(*stores: MongoStore) -> None:
-        for number in range(20):
+        for number in range(10):
             keys = [f"acme/{number}-{n}" for n in range(4)]
             await stores[0].start([begin(key) for key in keys], GRACE)
             answers = await asyncio.gather(*(store.hold(keys, f"w{n}", LEASE) for n, store in enumerate(stores)))
@@ -301,7 +337,7 @@ def test_groups_that_meet_in_any_order_do_not_hinder_each_other_for_ever(emptied
 
 def test_starts_of_the_same_keys_in_any_order_create_each_once(emptied_mongodb: str) -> None:
     async def body(one: MongoStore, two: MongoStore) -> None:
-        for number in range(15):
+        for number in range(8):
             keys = [f"acme/{number}-{n}" for n in range(5)]
             here, there = await asyncio.gather(
                 one.start([begin(key) for key in keys], GRACE),
@@ -334,7 +370,7 @@ def test_two_claims_at_once_share_out_what_is_due(emptied_mongodb: str) -> None:
 
 def test_an_end_never_leaves_the_next_of_its_lane_asleep(emptied_mongodb: str) -> None:
     async def body(one: MongoStore, two: MongoStore) -> None:
-        for number in range(20):
+        for number in range(10):
             first, second = f"acme/{number}-a", f"acme/{number}-b"
             await one.start([begin(key, lane=f"lane-{number}") for key in (first, second)], LEASE)
             hand = await take(one, first)
@@ -359,23 +395,7 @@ def test_an_end_that_cannot_see_a_start_in_its_lane_does_not_leave_it_asleep(emp
             await other.start([begin(TWO, lane="a")], LEASE)
             assert await other.hold([TWO], "w2", LEASE) == [Queued(TWO)]
 
-        class Slow(Committing):
-            told = False
-
-            async def _lost_holds(self, group: object) -> set[str]:
-                lost = await super()._lost_holds(group)  # type: ignore[arg-type]
-                if not Slow.told:
-                    Slow.told = True
-                    await meanwhile()
-                return lost
-
-        now = await worker.now()
-        assert (
-            await worker._link.transact_holding(
-                lambda session: Slow(worker._link.tables, session, now).commit([end], GRACE, False)
-            )
-            == {}
-        )
+        assert await in_the_middle(worker, [end], meanwhile) == {}
         assert await other.hold([ONE], "w2", LEASE) == [Gone(ONE)]
         assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [TWO]
 

@@ -15,6 +15,8 @@ from perdure.streams.kafka.topics import make
 from perdure.testing.servers import kafka, nats, postgres, valkey
 from perdure.testing.servers.kafka import KafkaServer, shared_kafka
 from perdure.testing.servers.nats import NatsServer
+from perdure.testing.servers import mongodb, postgres, valkey
+from perdure.testing.servers.mongodb import MongoServer
 from perdure.testing.servers.postgres import NoServer, PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
 
@@ -29,6 +31,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
     for one in (valkey, nats, kafka):
         monkeypatch.delenv(one.GIVEN, raising=False)
+    monkeypatch.delenv(valkey.GIVEN, raising=False)
+    monkeypatch.delenv(mongodb.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:
@@ -123,3 +127,40 @@ def test_no_server_at_all_is_an_error_and_no_skipped_test(monkeypatch: pytest.Mo
         pass
     with pytest.raises(RuntimeError, match="set PERDURE_TEST_KAFKA"), shared_kafka():
         pass
+
+
+def test_a_mongodb_that_is_named_is_used_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(mongodb.GIVEN, "mongodb://a.example,b.example/?replicaSet=rs0")
+    monkeypatch.setattr(MongoServer, "resume", lambda *_, **__: pytest.fail("it started a server"))
+    with MongoServer() as server:
+        assert server.address("mine", unsafe="yes") == "mongodb://a.example,b.example/mine?replicaSet=rs0&unsafe=yes"
+        assert server.port == 0
+
+
+@pytest.mark.usefixtures("bare")
+def test_the_mongodb_of_the_test_extra_is_found_behind_one_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert WHEELS in mongodb.find_server()
+    (tmp_path / "mongod").touch(mode=0o755)
+    assert mongodb.find_server() == str(tmp_path / "mongod")
+
+
+@pytest.mark.usefixtures("bare")
+def test_no_mongodb_at_all_is_an_error_and_no_skipped_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(mongodb.NoServer, match="set PERDURE_TEST_MONGODB"):
+        MongoServer().start()
+
+
+def test_a_mongodb_that_does_not_start_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = tmp_path / "mongod"
+    program.write_text("#!/bin/sh\necho libssl.so.3 is missing >&2; exit 127\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mongodb, "find_server", lambda: str(program))
+    with pytest.raises(mongodb.NoServer, match=r"libssl\.so\.3 is missing"):
+        MongoServer(private=True).start()
+    assert list(tmp_path.iterdir()) == [program]

@@ -22,7 +22,7 @@ from bson import ObjectId
 from msgspec import Struct
 from pymongo import AsyncMongoClient, CursorType, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import CollectionInvalid, OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
@@ -233,7 +233,7 @@ class MongoStream:
     # Trouble
 
     def _failed(self, what: str, error: BaseException) -> None:
-        told = f"{type(error).__name__}: {str(error) or 'no answer'}"
+        told = f"{type(error).__name__}: {str(error).partition(', full error')[0] or 'no answer'}"
         if not self._troubles:
             log.warning("hints do not get through, which makes things slower: %s", told)
         self._troubles[what] = told
@@ -245,12 +245,11 @@ class MongoStream:
 
 async def _begin(hints: AsyncCollection[Document], me: str) -> ObjectId:
     """Make the collection if it is not there, and put a mark into it: whoever follows begins there."""
-    with suppress(CollectionInvalid):
-        try:
-            await hints.database.create_collection(hints.name, capped=True, size=SIZE)
-        except OperationFailure as error:
-            if error.code != 48:  # NamespaceExists
-                raise
+    try:
+        await hints.database.create_collection(hints.name, check_exists=False, capped=True, size=SIZE)
+    except OperationFailure as error:
+        if error.code != 48:  # NamespaceExists
+            raise
     mark = ObjectId()
     await hints.insert_one({"_id": mark, "by": me})
     return mark

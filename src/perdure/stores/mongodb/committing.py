@@ -1,8 +1,8 @@
 """What holders write, inside a transaction: a group is decided first and written then.
 
 Rules kept here: what is refused leaves no trace and gets its own answer; a unique index of the log that refuses a
-document ends the transaction, and the group is looked at before it is written again; the end of an execution deletes
-its box, which every sender writes, so mail that was accepted is either seen here or refused there.
+document ends the transaction, and the group is looked at before it is written again; who parks writes the box of the
+execution and its end deletes it, as every sender writes it, so mail that was accepted before is always seen here.
 """
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ class Committing(Writing):
         wakes = [UpdateOne({"_id": key}, _rest(park)) for key, park in parks if key not in waiting]
         if wakes:
             await self._there.wakes.bulk_write(wakes, session=self._session)
+            # A worker that reads mail before it hears that it has parked would think that the mail is in good hands.
+            resting = {"_id": {"$in": [key for key, _ in parks if key not in waiting]}}
+            await self._there.boxes.update_many(resting, {"$inc": {"rests": 1}}, session=self._session)
         if done := [mail_id(commit.key, id) for commit in group for id in commit.done]:
             await self._there.messages.delete_many({"_id": {"$in": done}}, session=self._session)
         if ended := [commit.key for commit in group if isinstance(commit.settle, End)]:

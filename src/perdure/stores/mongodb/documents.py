@@ -91,7 +91,7 @@ def _version(row: Row) -> int:
 
 def head_document(start: Start, now: int) -> Document:
     fits(start.key, start.state, start.result)
-    made = {
+    made: Document = {
         "_id": start.key,
         "tenant": tenant_of(start.key),
         "workflow": start.workflow,
@@ -119,7 +119,7 @@ def head_document(start: Start, now: int) -> Document:
 def wake_document(start: Start, now: int, due: int) -> Document:
     # The first token is the time, so it exceeds every token of an execution that had this key long ago, and every
     # fence that a fork or an import brings along.
-    made = {
+    made: Document = {
         "_id": start.key,
         "tenant": tenant_of(start.key),
         "queue": start.queue,

@@ -4,8 +4,8 @@
     events    the logs: one document per commit with its rows, never changed. The unique index on (key, versions) is
               the check of a step, the one on (key, message ids) keeps a message from entering a log twice
     wakes     one document per execution that has not ended: when to look at it next, and who holds it
-    boxes     one document per execution that has not ended: the number of its newest mail. Senders write it and the end
-              deletes it, so one of them always meets the other; holders leave it alone
+    boxes     one document per execution that has not ended: the number of its newest mail. Senders write it, and so do
+              parks and the end, so that one of them always meets the other; steps and renewals leave it alone
     messages  the mail in the mailboxes, due by itself
     lanes     one document per lane with open executions: the place of its newest
     layout    the number of this layout
@@ -24,7 +24,7 @@ from bson.int64 import Int64
 from pymongo import IndexModel, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import CollectionInvalid, OperationFailure
+from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from perdure.errors import SettingsError, StoreError, StoreOutdated
@@ -53,7 +53,9 @@ _NEWEST = [("started_at", -1), ("_id", -1)]
 class _PlainIntegers(TypeDecoder):
     """Integers of 64 bits come back as integers, and not as a class of the driver's, which no encoder of ours knows."""
 
-    bson_type = Int64
+    @property
+    def bson_type(self) -> Any:
+        return Int64
 
     def transform_bson(self, value: Any) -> int:
         return int(value)
@@ -129,9 +131,7 @@ async def prepare(database: Database, there: Tables, address: Address) -> None:
         return
     for name in INDEXES:
         try:
-            await database.create_collection(name)
-        except CollectionInvalid:
-            pass  # it is there
+            await database.create_collection(name, check_exists=False)
         except OperationFailure as error:
             if error.code != 48:  # NamespaceExists
                 raise

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from typing import Any, TypeVar
 
 from bson.binary import Binary
@@ -31,8 +32,8 @@ from perdure.stores.ticker import Ticker
 
 T = TypeVar("T")
 
-#: How often a transaction is tried that meets others.
-TRIES = 8
+#: How often a transaction of holders is tried that meets others, and for how many seconds one of clients.
+TRIES, PATIENCE = 8, 10.0
 #: The longest pause between two of them, in seconds.
 PAUSE = 0.1
 #: How often the server is asked what became of a commit.
@@ -40,7 +41,7 @@ QUESTIONS = 4
 #: For so many seconds the answer of the server's clock is good; what passes meanwhile is measured here.
 CLOCK = 5.0
 #: What the driver is told unless the address says otherwise, in milliseconds.
-_PATIENCE = {"serverSelectionTimeoutMS": 10_000, "connectTimeoutMS": 10_000}
+_OPTIONS = {"serverSelectionTimeoutMS": 10_000, "connectTimeoutMS": 10_000}
 #: Seconds after which a call that has no answer counts as lost.
 SILENCE = 30.0
 #: Seconds for taking leave of a server that may not be there any more.
@@ -88,7 +89,7 @@ class Link:
 
     async def open(self) -> None:
         given = self._address.dsn.partition("?")[2].lower()
-        patience: dict[str, Any] = {name: value for name, value in _PATIENCE.items() if f"{name.lower()}=" not in given}
+        patience: dict[str, Any] = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
         try:
             self._client = AsyncMongoClient(self._address.dsn, appname="perdure", tz_aware=True, **patience)
         except trouble.FAILURES as error:
@@ -168,7 +169,7 @@ class Link:
         async with self.asking(writes=doubt):
             session = self._idle.pop() if self._idle else self.client.start_session(causal_consistency=False)
             try:
-                return await self._repeated(session, work, doubt)
+                return await self._repeated(session, work, doubt, PATIENCE)
             finally:
                 self._idle.append(session)
 
@@ -182,12 +183,19 @@ class Link:
                 return await self._repeated(self._session, work, doubt)
 
     async def _repeated(
-        self, session: AsyncClientSession, work: Callable[[AsyncClientSession], Awaitable[T]], doubt: Doubt
+        self,
+        session: AsyncClientSession,
+        work: Callable[[AsyncClientSession], Awaitable[T]],
+        doubt: Doubt,
+        patience: float = 0,
     ) -> T:
         cause: BaseException | None = None
-        for number in range(TRIES):
+        end = time.monotonic() + patience
+        for number in count():
+            if number >= TRIES and time.monotonic() > end:
+                break
             if number:
-                await asyncio.sleep(random.uniform(0, min(PAUSE, 0.002 * 2**number)))
+                await asyncio.sleep(random.uniform(0, min(PAUSE, 0.002 * 2 ** min(number, 10))))
             await session.start_transaction(
                 read_concern=_SNAPSHOT, write_concern=DURABLE, read_preference=ReadPreference.PRIMARY
             )

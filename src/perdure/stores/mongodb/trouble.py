@@ -61,7 +61,7 @@ def occupied(error: BaseException) -> bool:
 
 def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
     """The error to raise for one that came while a call was under way; `writes` if it may have taken effect."""
-    detail = f"({type(error).__name__}: {error})"
+    detail = f"({type(error).__name__}: {told(error)})"
     if isinstance(error, (BSONError, OverflowError, UnicodeError, DocumentTooLarge)) or code_of(error) in _TOO_LARGE:
         # What is wrong with a value is told to whoever gave it, and the place of the store is none of theirs.
         return InvalidValue(f"a value cannot be stored; nothing was written {detail}")
@@ -83,6 +83,21 @@ def meaning(error: BaseException, place: str, writes: bool) -> PerdureError:
         return StoreError(f"{place}: the store is not open {detail}")
     kind, text = _MEANINGS.get(code_of(error), (StoreError, "MongoDB refused; nothing was written"))
     return kind(f"{place}: {text} {detail}")
+
+
+def told(error: BaseException) -> str:
+    """What the server said, without the command: that may hold what somebody wants to store.
+
+    >>> told(OperationFailure("not authorized on shop to execute command { insert: 'events', … }", 13))
+    'not authorized on shop'
+    """
+    text = str(error)
+    if isinstance(error, BulkWriteError):
+        refusals = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
+        text = "; ".join(str(one.get("errmsg", "")) for one in refusals[:1])
+    elif isinstance(error, OperationFailure) and error.details is not None:
+        text = str(error.details.get("errmsg", error))
+    return text.partition(" to execute command")[0][:300]
 
 
 def unreachable(error: BaseException) -> bool:

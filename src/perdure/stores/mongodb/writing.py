@@ -2,12 +2,12 @@
 
 A transaction sees one moment, and of two that write the same document the second is rolled back and begins anew. Rules
 kept here: whoever must not miss another writes a document that the other writes, too: senders and the end meet in the
-box, starts and ends of a lane in the lane; everything is read first and written then, so that documents are closed to
-others for as short as can be.
+box, starts and ends of a lane in the lane.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -90,6 +90,10 @@ class Writing:
 
     async def send(self, mail: Sequence[Mail], due: int) -> list[Sent]:
         keys = sorted({one.key for one in mail})
+        # First of all: of several who send to one execution, those that come later notice it before they do more.
+        counts = Counter(one.key for one in mail)
+        counted = [UpdateOne({"_id": key}, {"$inc": {"place": counts[key]}}) for key in keys]
+        await self._there.boxes.bulk_write(counted, session=self._session)
         boxes = await self._by_key(self._there.boxes, keys)
         wakes = await self._by_key(self._there.wakes, keys, "holder", "due")
         shas = {
@@ -102,7 +106,6 @@ class Writing:
         closed = await self._by_key(self._there.heads, [key for key in keys if key not in boxes], "queue")
         answers: list[Sent] = []
         letters: list[Document] = []
-        put: dict[str, int] = {}
         for one in mail:
             name, box = (one.key, one.id), boxes.get(one.key)
             queue = box["queue"] if box is not None else closed[one.key]["queue"] if one.key in closed else ""
@@ -116,12 +119,10 @@ class Writing:
             else:
                 answers.append(Sent("accepted", queue, holder))
                 shas[name] = one.sha
-                put[one.key] = put.get(one.key, 0) + 1
-                letters.append(mail_document(one, box, due, box["place"] + put[one.key]))
+                counts[one.key] -= 1
+                letters.append(mail_document(one, box, due, box["place"] - counts[one.key]))
         if letters:
             await self._there.messages.insert_many(letters, session=self._session)
-            counted = [UpdateOne({"_id": key}, {"$inc": {"place": count}}) for key, count in put.items()]
-            await self._there.boxes.bulk_write(counted, session=self._session)
         return answers
 
     async def folded(self, keys: Sequence[str], ids: Sequence[str]) -> dict[tuple[str, str], int]:
