@@ -41,7 +41,7 @@ from perdure.testing.proxy import Cut, Proxy
 from perdure.testing.servers.dynamodb import DynamoServer
 
 #: How often each race is run.
-TIMES = 8
+TIMES = 5
 
 
 def play(url: str, count: int, body: Callable[..., Awaitable[None]], clock: ManualClock | None = None) -> None:
