@@ -35,9 +35,9 @@ def test_a_worker_on_dynamodb_is_killed_under_load_and_nothing_is_lost_or_double
             for number in range(2):
                 for run in heard:
                     await run.send("go", number)
-            await load.reaches(40)
+            await load.reaches(30)
             victim.signal(signal.SIGKILL)
-            await load.reaches(60)
+            await load.reaches(45)
             runs = await load.end()
             assert await results(heard) == [[0, 1]] * 5
             assert len(await results(apart)) == 5

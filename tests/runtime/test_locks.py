@@ -16,6 +16,7 @@ from perdure.errors import SettingsError
 from perdure.ports import Locks
 from perdure.runtime.managing import locks
 from perdure.runtime.managing.locks import StoreLocks, key_of_lock
+from perdure.stores.dynamodb import DynamoStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
@@ -49,6 +50,22 @@ class TestLocksOnPostgres(LocksContract):
     @pytest.fixture(autouse=True)
     def _given(self, postgres: str) -> None:
         self.store = PostgresStore(postgres)
+
+    async def make_locks(self) -> Locks:
+        await self.store.open()
+        return StoreLocks(self.store, "default")
+
+    async def play(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+        try:
+            await super().play(body)
+        finally:
+            await self.store.close()
+
+
+class TestLocksOnDynamodb(LocksContract):
+    @pytest.fixture(autouse=True)
+    def _given(self, dynamodb: str) -> None:
+        self.store = DynamoStore(dynamodb)
 
     async def make_locks(self) -> Locks:
         await self.store.open()

@@ -471,6 +471,17 @@ def test_a_message_stays_known_though_its_letter_is_gone(dynamodb: str) -> None:
     play(dynamodb, body)
 
 
+def test_a_fold_of_what_is_not_in_the_mailbox_is_stale(dynamodb: str) -> None:
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        assert await hand.commit(letter()) == "stale"
+        await accepted(store, letter())
+        assert await hand.commit(letter()) == "ok"
+        assert (await head_of(store)).mail == 0
+
+    play(dynamodb, body)
+
+
 def test_a_row_may_bring_a_message_that_was_never_sent(dynamodb: str) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
