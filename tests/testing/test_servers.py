@@ -12,11 +12,10 @@ from confluent_kafka.admin import AdminClient
 from nats import connect
 
 from perdure.streams.kafka.topics import make
-from perdure.testing.servers import kafka, nats, postgres, valkey
+from perdure.testing.servers import kafka, mongodb, nats, postgres, valkey
 from perdure.testing.servers.kafka import KafkaServer, shared_kafka
-from perdure.testing.servers.nats import NatsServer
-from perdure.testing.servers import mongodb, postgres, valkey
 from perdure.testing.servers.mongodb import MongoServer
+from perdure.testing.servers.nats import NatsServer
 from perdure.testing.servers.postgres import NoServer, PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer, find_server, new_prefix, shared_server
 

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from msgspec import Struct
 
 from perdure.streams.kafka.hand import Part, Place
-from perdure.streams.kafka.health import Voice
 from perdure.streams.kafka.topics import REFUSALS, explain, make
+from perdure.streams.kafka.voice import Voice
 
 #: How soon a reader notices what it is told from here, in seconds; nobody else is asked for that.
 TICK = 0.1

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from perdure.streams.kafka.health import Voice
 from perdure.streams.kafka.topics import explain, make
+from perdure.streams.kafka.voice import Voice
 
 #: Records in one flight.
 FLIGHT = 1000

@@ -21,12 +21,13 @@ from msgspec import Raw, Struct
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
+from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.kafka.hand import Hand, Part
-from perdure.streams.kafka.health import Health, Voice
 from perdure.streams.kafka.names import Address, Names, read_address
 from perdure.streams.kafka.reader import News, Pace, Reader, Record, Work
 from perdure.streams.kafka.sender import Parcel, Sender
+from perdure.streams.kafka.voice import Voice
 
 #: How long an answer of a broker may take, in seconds.
 TIMEOUT = 5.0
@@ -136,7 +137,7 @@ class _Desk:
         self, address: Address, names: Names, shards: int, pace: Pace, reclaim: bool, me: str, queues: Sequence[str]
     ) -> None:
         self.inbox = Inbox(me, queues)
-        self.health = Health(self._look)
+        self.health = Health(self._look, self._look)
         self._names = names
         self._shards = shards
         self._pace = pace

@@ -21,11 +21,11 @@ from pamqp import commands
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
+from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.rabbitmq import names as words
 from perdure.streams.rabbitmq.address import Address
 from perdure.streams.rabbitmq.hand import Hand
-from perdure.streams.rabbitmq.health import Health
 from perdure.streams.rabbitmq.letters import Note, read, to_queues
 from perdure.streams.rabbitmq.names import Names
 from perdure.streams.rabbitmq.shape import base, bound, own, queue

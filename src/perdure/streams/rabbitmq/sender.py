@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pamqp import commands
 
 from perdure.errors import SettingsError
+from perdure.streams.health import Health
 from perdure.streams.inbox import CAPACITY
 from perdure.streams.rabbitmq.address import Address
-from perdure.streams.rabbitmq.health import Health
 from perdure.streams.rabbitmq.names import Names
 from perdure.streams.rabbitmq.shape import base, queue
 from perdure.streams.rabbitmq.wire import FAILURES, Letter, Wire, explain

@@ -14,10 +14,10 @@ from contextlib import suppress
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
+from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.rabbitmq.address import Address, read_address
 from perdure.streams.rabbitmq.hand import Hand
-from perdure.streams.rabbitmq.health import Health
 from perdure.streams.rabbitmq.letters import to_listeners, to_queues, to_worker, to_workers
 from perdure.streams.rabbitmq.names import Names
 from perdure.streams.rabbitmq.receiver import Pace, Receiver

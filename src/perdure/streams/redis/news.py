@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
+from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
-from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.server import FAILURES, Server, end, explain
 from perdure.streams.redis.wires import Command

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from perdure.errors import SettingsError
+from perdure.streams.health import Health
 from perdure.streams.redis.agreement import agree
 from perdure.streams.redis.arrivals import SHARED, Arrivals, streams_of
 from perdure.streams.redis.hand import Hand
-from perdure.streams.redis.health import Health
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.server import FAILURES, Server, explain, misused
 from perdure.streams.redis.wires import Command

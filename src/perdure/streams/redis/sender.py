@@ -11,9 +11,9 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
+from perdure.streams.health import Health
 from perdure.streams.inbox import CAPACITY
 from perdure.streams.redis.hand import Entry
-from perdure.streams.redis.health import Health
 from perdure.streams.redis.server import FAILURES, Server, explain
 from perdure.streams.redis.wires import Command
 

@@ -15,11 +15,11 @@ from contextlib import suppress
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
 from perdure.errors import SettingsError, UsageError
+from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.redis.agreement import look_round
 from perdure.streams.redis.arrivals import Arrivals, poke, to_queue, to_queues, to_worker
 from perdure.streams.redis.hand import Hand
-from perdure.streams.redis.health import Health
 from perdure.streams.redis.house import House
 from perdure.streams.redis.keys import Keys
 from perdure.streams.redis.news import News, spread, tell
