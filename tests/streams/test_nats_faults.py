@@ -268,6 +268,7 @@ def test_a_server_that_does_not_answer_does_not_keep_us_from_closing(own: NatsSe
         await client.close()
         await worker.close()
         assert time.monotonic() - began < 15
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "perdure-nats"], "all have ended"
         own.go_on()
 
     play(own.url, body)
