@@ -65,7 +65,6 @@ class Sender(Thread):
         self._again: list[Parcel] = []  # of the flight that is under way
         self._error: KafkaError | None = None
         self._known: dict[str, list[int]] = {}  # topics that are there, with their partitions once these matter
-        self._doubtful = False  # they may be gone
         self._bell = Event()
         self._over = Event()
         self.lost = 0
@@ -76,10 +75,6 @@ class Sender(Thread):
             self._waiting.popleft()
             self.lost += 1
         self._bell.set()
-
-    def doubt(self) -> None:
-        """Topics may be gone: they are made again before anything is sent."""
-        self._doubtful = True
 
     def end(self) -> None:
         """Send what waits, if that can be done at once."""
@@ -114,9 +109,6 @@ class Sender(Thread):
     def _fly(self, producer: Producer) -> bool:
         flight = [self._waiting.popleft() for _ in range(min(FLIGHT, len(self._waiting)))]
         self._again, self._error = [], None
-        if self._doubtful:
-            self._doubtful = False
-            self._known.clear()
         try:
             self._prepare(producer, flight)
             for parcel in flight:
@@ -134,7 +126,7 @@ class Sender(Thread):
             return True
         if self._error is None:
             return True
-        self._known.clear()
+        self._known.clear()  # topics may be gone
         self._voice.bad(explain(self._error, self._place))
         self._keep(self._again)
         return False

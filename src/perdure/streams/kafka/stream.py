@@ -331,7 +331,6 @@ class _Desk:
 
     def _gap(self) -> None:
         """Hints may have got lost: our own worker should look at its queues, unless it is told already."""
-        self.sender.doubt()
         for queue in self.inbox.queues - self._nudged:
             self._nudged.add(queue)
             self.inbox.put(Hint("", queue))
