@@ -76,6 +76,25 @@ def test_a_restart_without_memory_is_survived(own: KafkaServer, caplog: pytest.L
     assert "hints do not get through" in caplog.text and "hints get through again" in caplog.text
 
 
+def test_a_topic_that_is_gone_is_made_again_by_who_sends_to_it(own: KafkaServer) -> None:
+    async def body(world: World) -> None:
+        client = await world.open("client", shards=3)
+        await client.publish([Hint("acme/zero", "later")])
+        await until(lambda: world.names.queue("later") in world.admin.list_topics(timeout=5).topics)
+        own.restart()
+        await client.publish([Hint("acme/one", "later")])
+        await until(lambda: partitions(world) == 3)
+        worker = await world.serving("w1", "later", parts=3)
+        while (await got(worker))[0].key != "acme/one":
+            pass  # the first one may have been under way when the broker went
+
+    def partitions(world: World) -> int:
+        found = world.admin.list_topics(timeout=5).topics.get(world.names.queue("later"))
+        return 0 if found is None else len(found.partitions)
+
+    play(own.url, body)
+
+
 def test_a_broker_that_is_down_at_the_beginning_is_waited_for() -> None:
     with KafkaServer() as own:
         own.kill()

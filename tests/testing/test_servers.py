@@ -28,10 +28,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(postgres, "DEBIAN", tmp_path)
     monkeypatch.delenv(postgres.VARIABLE, raising=False)
-    for one in (valkey, nats, kafka):
+    for one in (valkey, nats, kafka, mongodb):
         monkeypatch.delenv(one.GIVEN, raising=False)
-    monkeypatch.delenv(valkey.GIVEN, raising=False)
-    monkeypatch.delenv(mongodb.GIVEN, raising=False)
 
 
 async def version(address: str) -> int:

@@ -126,7 +126,7 @@ class Sender(Thread):
             return True
         if self._error is None:
             return True
-        self._known.clear()
+        self._known.clear()  # topics may be gone
         self._voice.bad(explain(self._error, self._place))
         self._keep(self._again)
         return False

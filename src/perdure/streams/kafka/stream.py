@@ -137,7 +137,7 @@ class _Desk:
         self, address: Address, names: Names, shards: int, pace: Pace, reclaim: bool, me: str, queues: Sequence[str]
     ) -> None:
         self.inbox = Inbox(me, queues)
-        self.health = Health(self._look, self._look)
+>>>>>>> kafka
         self._names = names
         self._shards = shards
         self._pace = pace
@@ -330,7 +330,7 @@ class _Desk:
         self._tending = None
         self._tend()
 
-    def _look(self) -> None:
+    def _gap(self) -> None:
         """Hints may have got lost: our own worker should look at its queues, unless it is told already."""
         for queue in self.inbox.queues - self._nudged:
             self._nudged.add(queue)
@@ -342,6 +342,7 @@ def _driver(address: Address, pace: Pace) -> dict[str, Any]:
     return {
         **address.options,
         "log_level": 0,
+        "allow.auto.create.topics": False,  # they would have the broker's own partitions and retention
         "reconnect.backoff.max.ms": 1000,
         "socket.connection.setup.timeout.ms": max(1000, int(1000 * pace.timeout)),
         "api.version.request.timeout.ms": max(10, int(1000 * pace.timeout)),
