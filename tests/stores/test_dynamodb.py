@@ -212,9 +212,12 @@ def test_a_table_that_forgets_is_refused_unless_one_insists(dynamodb: str, caplo
     asyncio.run(main())
 
 
-def test_a_server_for_tests_is_refused_unless_one_insists(dynamodb: str) -> None:
-    with pytest.raises(SettingsError, match=r"DynamoDB Local.*unsafe=yes"):
-        asyncio.run(DynamoStore(dynamodb + "&unsafe=no").open())
+def test_a_server_for_tests_is_refused_unless_one_insists(dynamodb_server: servers.DynamoServer, dynamodb: str) -> None:
+    [why] = layout.doubts({"TableArn": "arn:aws:dynamodb:ddblocal:000000000000:table/orders"})
+    assert "DynamoDB Local" in why
+    if not dynamodb_server.given:  # then it is one
+        with pytest.raises(SettingsError, match=r"DynamoDB Local.*unsafe=yes"):
+            asyncio.run(DynamoStore(dynamodb + "&unsafe=no").open())
 
 
 def test_a_global_table_is_doubted() -> None:
