@@ -170,7 +170,9 @@ def test_a_stream_on_another_server_goes_before_that_of_the_store() -> None:
 
 
 def test_without_the_driver_the_extra_is_named() -> None:
-    program = "import sys; sys.modules['redis'] = None; from perdure.runtime import urls; urls.connect('redis://db')"
+    program = (
+        "import sys; sys.modules['redis'] = None; from perdure.runtime import backends; backends.connect('redis://db')"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert "SettingsError: a store in Redis needs its driver: pip install 'perdure[redis]'" in done.stderr
 

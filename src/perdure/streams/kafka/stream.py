@@ -137,7 +137,7 @@ class _Desk:
         self, address: Address, names: Names, shards: int, pace: Pace, reclaim: bool, me: str, queues: Sequence[str]
     ) -> None:
         self.inbox = Inbox(me, queues)
->>>>>>> kafka
+        self.health = Health(self._gap, self._gap)
         self._names = names
         self._shards = shards
         self._pace = pace
