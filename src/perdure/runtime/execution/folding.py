@@ -43,8 +43,9 @@ class Mailbox:
             self._offered[one.version, one.hash] = one
 
     def held_again(self) -> None:
-        """Nothing that was seen before comes again: it is in the log."""
+        """Nothing that was folded comes again: it is in the log. What was not comes with the hold."""
         self._seen.clear()
+        self.letters.clear()
 
     def fold_next(self, course: Course, now: int) -> None:
         """Turn one letter into the events it stands for."""
