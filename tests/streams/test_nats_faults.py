@@ -408,7 +408,7 @@ def test_permissions_that_do_not_suffice_are_named(login: str, what: str) -> Non
 
 
 def test_the_permissions_that_the_page_names_suffice() -> None:
-    page = (Path(__file__).parents[2] / "docs/howto/clusters.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/howto/brokers.md").read_text()
     found = re.search(r"```text\n(publish: .*?)```", page, re.DOTALL)
     assert found is not None
     config = f"authorization {{ users = [{{user: ada, password: one, permissions: {{{found[1]}}}}}] }}"
