@@ -13,8 +13,8 @@ from perdure.core.events import Completed
 from perdure.core.records import End
 from perdure.errors import SettingsError
 from perdure.ports import Joining, Locks, Store, Twinned
+from perdure.runtime.backends import connect
 from perdure.runtime.managing.locks import StoreLocks
-from perdure.runtime.urls import connect
 from perdure.stores.mongodb import MongoStore
 from perdure.testing.contract import (
     DEFINITIONS,

@@ -243,7 +243,7 @@ class NatsStream:
         shared = (self._hand, self._pace, len(queues))
         self._readers = [Reader(line, self._names, queue, *shared) for queue in queues]
         loops = [line.watch(), self._sender.run(line), *(reader.run(self._come) for reader in self._readers)]
-        tasks = [asyncio.create_task(loop, name="perdure-nats") for loop in loops]
+        tasks = [asyncio.create_task(loop, name="perdure-nats", context=for_everybody()) for loop in loops]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
