@@ -694,8 +694,8 @@ def test_an_interrupt_goes_through_and_everything_is_put_back() -> None:
     assert sys.get_asyncgen_hooks() == hooks
     assert gc.isenabled()
     assert asyncio._get_running_loop() is None
-    assert not loops._thread.ready
-    assert loops._thread.depth == 0
+    assert not loops._here.thread.ready
+    assert loops._here.thread.depth == 0
 
 
 @pytest.mark.parametrize("error", [ValueError, NeverWakes], ids=lambda kind: kind.__name__)

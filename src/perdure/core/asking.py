@@ -20,7 +20,7 @@ from perdure.core import events as ev
 from perdure.core.commands import Asked, Halt, Limits, Spec, Undo, Waiter
 from perdure.core.failures import action_failed, describe
 from perdure.core.loop import Handle, Park, new_loop
-from perdure.core.recorded import Counted, Recorded
+from perdure.core.recorded import Counted, Recorded, compare
 from perdure.core.records import id_of
 from perdure.errors import InvalidValue, LimitReached, Nondeterminism, PerdureError
 
@@ -361,7 +361,8 @@ class Asking:
         self.buffer.append(event)
 
     def _expect(self, ref: int, kind: str, name: str, args: Raw | None, spec: Spec | None = None) -> None:
-        if (fault := self.recorded.compare(self.key, ref, kind, name, args, spec)) is not None:
+        recorded = self.recorded.commands.pop(ref, None)
+        if recorded is not None and (fault := compare(self.key, ref, recorded, kind, name, args, spec)) is not None:
             self.halt(fault)
 
     def _emit_once(self, event: ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> None:

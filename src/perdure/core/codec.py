@@ -14,7 +14,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, overload
 
@@ -87,6 +87,14 @@ def codec_for(annotation: Any) -> Codec[Any]:
         return _cached(annotation, "" if isinstance(annotation, type) else repr(annotation))
     except TypeError:  # an annotation that cannot be hashed
         return _made(annotation)
+
+
+def codec_of_all(codecs: Sequence[Codec[Any]]) -> Callable[[bytes | Raw], tuple[Any, ...]] | None:
+    """What reads an array with a value for each codec; None if one of them does not read by itself."""
+    if any(is_model(codec.annotation) for codec in codecs):
+        return None
+    forms: Any = tuple[tuple(codec._form for codec in codecs)]  # type: ignore[misc]
+    return msgspec.json.Decoder(forms, dec_hook=_read).decode
 
 
 def name_of(annotation: Any) -> str:

@@ -63,7 +63,7 @@ def encode(value: object) -> bytes:
         for path, node in _nodes(value):
             if reason := _reason(node):
                 raise InvalidValue(f"{reason}, at {path}: {short(node)}")
-    if data[0] not in b"[{" or _in_order(value, data):
+    if data[0] not in b"[{" or _is_flat(value) or _in_order(value, data):
         return data
     return _json(_settled(value))
 
@@ -191,6 +191,11 @@ def _deep(data: bytes) -> bool:
             return False
         marks = marks.replace(b"[]", b"")  # peels the innermost level
     return bool(marks) and (b'"' not in data or _deep(_STRINGS.sub(b"", data)))
+
+
+def _is_flat(value: object) -> bool:
+    """Whether it is a tuple of plain values, as most arguments are."""
+    return type(value) is tuple and _LEAVES.issuperset(map(type, value))
 
 
 def _in_order(value: object, data: bytes) -> bool:

@@ -26,10 +26,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from perdure.core.places import here, short, where
 from perdure.errors import Forbidden, NeverWakes
+
+#: What is called, with which arguments, in which context.
+Call: TypeAlias = tuple[Callable[..., object], tuple[Any, ...], Context]
 
 get_running = events._get_running_loop
 _set_running = events._set_running_loop
@@ -46,16 +49,30 @@ class Evicted(BaseException):
     """Thrown into suspended workflow code to take it out of memory. Not an Exception: nobody should catch it."""
 
 
-class _Thread(threading.local):
+class _Thread:
     """What turns share in one thread: the queue of ready callbacks, and whether a batch of turns is under way."""
 
+    __slots__ = ("depth", "ready", "turning")
+
     def __init__(self) -> None:
-        self.ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] = deque()
+        self.ready: deque[tuple[Soon, Call]] = deque()
         self.depth = 0
         self.turning: Loop | None = None
 
 
-_thread = _Thread()
+class _Here(threading.local):
+    """Asked once a turn: attributes of such an object are slow."""
+
+    def __init__(self) -> None:
+        self.thread = _Thread()
+
+
+_here = _Here()
+
+
+def turning() -> Loop | None:
+    """The loop whose turn it is in this thread."""
+    return _here.thread.turning
 
 
 class _Collector:
@@ -101,8 +118,9 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
     __slots__ = ("_hooks", "_outer", "_task")
 
     def __enter__(self) -> None:
-        _thread.depth += 1
-        if _thread.depth > 1:
+        thread = _here.thread
+        thread.depth += 1
+        if thread.depth > 1:
             return
         self._outer = get_running()
         self._task = _swap_task(self._outer, None) if _swap_task and self._outer is not None else None
@@ -111,8 +129,9 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
         sys.set_asyncgen_hooks(_hold_generator, None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _thread.depth -= 1
-        if _thread.depth:
+        thread = _here.thread
+        thread.depth -= 1
+        if thread.depth:
             return
         _set_running(self._outer)
         sys.set_asyncgen_hooks(*self._hooks)
@@ -121,20 +140,33 @@ class turns:  # noqa: N801 - reads as a phrase: `with turns():`
             _swap_task(self._outer, self._task)
 
 
-class Handle:
-    """What call_soon and call_at return. Never shared: callers may cancel it."""
+class Soon:
+    """What call_soon returns. Never shared: callers may cancel it."""
 
-    __slots__ = ("call", "due", "live", "loop", "ref", "since")
+    __slots__ = ("live",)
 
-    def __init__(self, loop: Loop | None = None) -> None:
+    def __init__(self) -> None:
         self.live = True
-        self.loop = loop
-        self.ref = 0
-        self.due = self.since = 0.0
-        self.call: tuple[Callable[..., object], tuple[Any, ...], Context] | None = None
 
     def cancelled(self) -> bool:
         return not self.live
+
+    def cancel(self) -> None:
+        self.live = False
+
+
+class Handle(Soon):
+    """What call_at returns."""
+
+    __slots__ = ("call", "due", "loop", "ref", "since")
+
+    def __init__(self, loop: Loop, ref: int, due: float, call: Call) -> None:
+        self.live = True
+        self.loop = loop
+        self.ref = ref
+        self.due = due
+        self.since = loop.now
+        self.call = call
 
     def when(self) -> float:
         return self.due
@@ -142,8 +174,7 @@ class Handle:
     def cancel(self) -> None:
         if self.live:
             self.live = False
-            if self.loop is not None:
-                self.loop.timer_cancelled(self)
+            self.loop.timer_cancelled(self)
 
 
 class Task(asyncio.Task[Any]):
@@ -190,7 +221,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.gathers = 0  # that were asked for their hash
         self.closing = False  # main is over, and so are its generators
         self.problems: list[dict[str, Any]] = []
-        self._ready: deque[tuple[Handle, Callable[..., object], tuple[Any, ...], Context]] | None = None
+        self._ready: deque[tuple[Soon, Call]] | None = None
         self._outside = Context()  # of what is nobody's code; its own, since two threads cannot be in one context
         self._seq = 0
         self._future_seq = 0
@@ -213,10 +244,8 @@ class Loop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        handle = Handle()
-        ready = self._ready
-        if ready is not None and not self.closed:  # while evicting, a released lock may still try to wake its waiters
-            ready.append((handle, callback, args, copy_context() if context is None else context))
+        handle = Soon()
+        self._run_soon(handle, (callback, args, copy_context() if context is None else context))
         return handle
 
     def call_later(  # type: ignore[override]
@@ -227,17 +256,15 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
-        if self.closed:
-            return Handle()
-        if when <= self.now:
-            return self.call_soon(callback, *args, context=context)
+        call = (callback, args, copy_context() if context is None else context)
+        if self.closed or when <= self.now:
+            handle = Handle(self, 0, 0.0, call)  # no timer, and 0 is what recorded machines know as its time
+            self._run_soon(handle, call)
+            return handle
         if not math.isfinite(when):
             raise ValueError(f"a timer needs a finite time, not {when}")
-        handle = Handle(self)
-        self.ref = handle.ref = self.ref + 1
-        handle.due, handle.since = when, self.now
-        handle.call = (callback, args, copy_context() if context is None else context)
-        self.timers[handle.ref] = handle
+        self.ref = self.ref + 1
+        handle = self.timers[self.ref] = Handle(self, self.ref, when, call)
         self.execution.timer_set(handle)
         return handle
 
@@ -289,33 +316,33 @@ class Loop(asyncio.AbstractEventLoop):
 
     def begin(self, coro: Coroutine[Any, Any, Any]) -> None:
         with turns():
-            outer = self._enter()
             _live.add(self)
+            thread = _here.thread
+            outer = self._enter(thread)
             try:
                 self.main = self.create_task(coro, name="main", context=Context())
-                self._drain()
+                self._drain(thread.ready)
             finally:
-                self._leave(outer)
+                self._leave(thread, outer)
 
     def fire(self, ref: int) -> None:
         handle = self.timers.pop(ref)
         handle.live = False
         self.now = max(self.now, handle.due)
-        assert handle.call is not None
-        callback, args, context = handle.call
-        self.turn(lambda: self.call_soon(callback, *args, context=context))
+        self.turn(self._run_soon, Soon(), handle.call)
 
     def turn(self, change: Callable[..., object], *args: Any) -> None:
         """Apply one change and run until nothing is ready."""
-        if not _thread.depth:
+        thread = _here.thread
+        if not thread.depth:
             with turns():
                 return self.turn(change, *args)
-        outer = self._enter()
+        outer = self._enter(thread)
         try:
             change(*args)
-            self._drain()
+            self._drain(thread.ready)
         finally:
-            self._leave(outer)
+            self._leave(thread, outer)
         return None
 
     @property
@@ -328,7 +355,8 @@ class Loop(asyncio.AbstractEventLoop):
             return
         self.closed = True
         with turns():
-            outer = self._enter()
+            thread = _here.thread
+            outer = self._enter(thread)
             try:
                 for task in list(self.tasks.values()):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -337,7 +365,7 @@ class Loop(asyncio.AbstractEventLoop):
                     if agen.ag_frame is not None and not _kill(_athrow(agen), self._outside):  # type: ignore[attr-defined]
                         _bury(agen)
             finally:
-                self._leave(outer)
+                self._leave(thread, outer)
         self.tasks.clear()
         self.timers.clear()
         self.agens.clear()
@@ -347,15 +375,17 @@ class Loop(asyncio.AbstractEventLoop):
 
     # Inside.
 
-    def _enter(self) -> Loop | None:
-        thread = _thread
+    def _run_soon(self, handle: Soon, call: Call) -> None:
+        if self._ready is not None and not self.closed:  # while evicting, a released lock may try to wake its waiters
+            self._ready.append((handle, call))
+
+    def _enter(self, thread: _Thread) -> Loop | None:
         self._ready = thread.ready
         outer, thread.turning = thread.turning, self
         _set_running(self)
         return outer
 
-    def _leave(self, outer: Loop | None) -> None:
-        thread = _thread
+    def _leave(self, thread: _Thread, outer: Loop | None) -> None:
         if thread.ready:  # only after an error
             thread.ready.clear()
         self._ready = None
@@ -363,12 +393,11 @@ class Loop(asyncio.AbstractEventLoop):
         if outer is not None:
             _set_running(outer)
 
-    def _drain(self) -> None:
-        ready = _thread.ready
+    def _drain(self, ready: deque[tuple[Soon, Call]]) -> None:
         for _ in range(self.steps):
             if not ready:
                 break
-            handle, callback, args, context = ready.popleft()
+            handle, (callback, args, context) = ready.popleft()
             if handle.live:
                 try:
                     context.run(callback, *args)

@@ -27,7 +27,7 @@ class Recorded:
     def __init__(self) -> None:
         self.marks: dict[int, ev.Marked] = {}
         self.patched: set[tuple[int, str]] = set()  # by the version at which the round that took them began
-        self._expected: dict[int, tuple[int, ev.Event]] = {}
+        self.commands: dict[int, tuple[int, ev.Event]] = {}  # that the code has not asked for yet, by their numbers
         self._round = 1
         self._highest = 0  # number of a command
         self._last_input = 0  # version of the last input that was driven when it was written
@@ -39,8 +39,8 @@ class Recorded:
         for row, event in log:
             ref = getattr(event, "ref", 0)
             if ref and not isinstance(event, ev.Restarted):
-                if ref not in self._expected:
-                    self._expected[ref] = (row.version, event)
+                if ref not in self.commands:
+                    self.commands[ref] = (row.version, event)
                 self._highest = max(self._highest, ref)
             if type(event) is ev.ActionSettled:  # nearly all of them
                 if not kept_back:
@@ -74,33 +74,6 @@ class Recorded:
         """The log shows that the code was here before."""
         return version < self._last_input or ref < self._highest
 
-    def compare(
-        self, key: str, ref: int, kind: str, name: str, args: Raw | None, spec: Spec | None
-    ) -> Nondeterminism | None:
-        """What is wrong with a command that the code asks for, if the log records another one under its number."""
-        recorded = self._expected.pop(ref, None)
-        if recorded is None:
-            return None
-        version, event = recorded
-        if type(event) is ev.ActionSettled and kind == "action" and event.name == name and event.args == args:
-            return None
-        there, there_name, there_args = command_of(event)
-        if there != kind or (there_name and there_name != name):
-            asked = f"{kind} {name}".strip()
-            return Nondeterminism(
-                f"{key}: the code asks for {asked} as command {ref}, but version {version} of the log records"
-                f" {there} {there_name}".rstrip()
-                + ": run the code that this execution began with, or guard the change with workflow.patched()"
-            )
-        if args is None or there_args is None or bytes(there_args) == bytes(args):
-            return None
-        if spec is not None and spec.same_args(there_args, args):
-            return None
-        return Nondeterminism(
-            f"{key}: the code calls {name} (command {ref}) with {short(args)}, but version {version} of the log records"
-            f" {short(there_args)}"
-        )
-
     def has(self, output: ev.TimerCancelled | ev.ActionCancelled | ev.ChildStarted) -> bool:
         return (type(output), output.ref) in self._outputs
 
@@ -112,3 +85,28 @@ class Recorded:
     def fed(self) -> None:
         """All of it was fed: what the code no longer gives out must not hide what comes now."""
         self._counted.clear()
+
+
+def compare(
+    key: str, ref: int, recorded: tuple[int, ev.Event], kind: str, name: str, args: Raw | None, spec: Spec | None
+) -> Nondeterminism | None:
+    """What is wrong with a command that the code asks for, if the log records another one under its number."""
+    version, event = recorded
+    if type(event) is ev.ActionSettled and kind == "action" and event.name == name and event.args == args:
+        return None
+    there, there_name, there_args = command_of(event)
+    if there != kind or (there_name and there_name != name):
+        asked = f"{kind} {name}".strip()
+        return Nondeterminism(
+            f"{key}: the code asks for {asked} as command {ref}, but version {version} of the log records"
+            f" {there} {there_name}".rstrip()
+            + ": run the code that this execution began with, or guard the change with workflow.patched()"
+        )
+    if args is None or there_args is None or bytes(there_args) == bytes(args):
+        return None
+    if spec is not None and spec.same_args(there_args, args):
+        return None
+    return Nondeterminism(
+        f"{key}: the code calls {name} (command {ref}) with {short(args)}, but version {version} of the log records"
+        f" {short(there_args)}"
+    )

@@ -84,8 +84,9 @@ class Replay(Asking):
     def feed(self, event: ev.Event, version: int, at: int) -> None:
         """Take one event of the log. Raises when the code no longer fits it; then the replay is of no more use."""
         self.version = version
-        if type(event) is ev.ActionSettled and self.paused is None and self.stuck is None:  # nearly all of them
-            self._drive(event, version, at)
+        if type(event) is ev.ActionSettled and self.paused is None and self.stuck is None and self.outcome is None:
+            self._advance(version, at)  # nearly all of them
+            self._settle(self.actions, event)
             return
         match event:
             case ev.Started():
@@ -161,9 +162,7 @@ class Replay(Asking):
             if getattr(event, "ref", 0) > self.loop.ref:
                 raise self._differs(event, f"the code ends with {type(self.outcome).__name__} before it")
             return
-        self._input = version
-        self.at = max(self.at, at)
-        self.loop.now = max(self.loop.now, (self.at - self.began) / 1e6)
+        self._advance(version, at)
         match event:
             case ev.ActionSettled():
                 self._settle(self.actions, event)
@@ -187,6 +186,12 @@ class Replay(Asking):
             case _:
                 pass
 
+    def _advance(self, version: int, at: int) -> None:
+        """This row is the input that is driven now; time does not go back."""
+        self._input = version
+        self.at = max(self.at, at)
+        self.loop.now = max(self.loop.now, (self.at - self.began) / 1e6)
+
     def _turn(self, change: Callable[..., object], *args: Any) -> None:
         self._run(self.loop.turn, change, *args)
 
@@ -205,17 +210,18 @@ class Replay(Asking):
 
     def _rest(self) -> None:
         """After a turn: cancelled timers, what was published, and whether it is over."""
-        for ref in self.loop.unset:
+        loop = self.loop
+        for ref in loop.unset:
             if ref in self._logged_timers:
                 self._logged_timers.discard(ref)
                 self._emit_once(ev.TimerCancelled(ref))
-        self.loop.unset.clear()
+        loop.unset.clear()
         if self.changed:
             self.changed = False
             state = _encode_json(self.published)
             self._limit(state, "what it publishes")
             self._emit_counted(ev.Published(Raw(state)))
-        if self.loop.finished and self.outcome is None:
+        if not loop.tasks and loop.finished and self.outcome is None:
             self._end(self._outcome())
 
     def _settle(self, open: dict[int, Asked], event: ev.ActionSettled | ev.ChildSettled) -> None:
@@ -242,7 +248,7 @@ class Replay(Asking):
                 f"{self.key}: the result of {asked.spec.name} (version {self.version} of the log) does not fit its"
                 f" declared type: {error}"
             ) from error
-        self._turn(asked.future.set_result, value)
+        self._run(self.loop.turn, asked.future.set_result, value)
 
     def _note_attempt(
         self, event: ev.ActionAttempted | ev.ActionStarted | ev.ActionProgressed | ev.ActionScheduled

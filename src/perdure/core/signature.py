@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from perdure.core.codec import Codec, Schema, codec_for, encode, hoisted
+from perdure.core.codec import Codec, Schema, codec_for, codec_of_all, encode, hoisted
 from perdure.core.encoding import is_reference, short
 from perdure.errors import InvalidValue
 
@@ -78,6 +78,11 @@ class Signature:
             raise
 
     def decode(self, data: bytes | Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._whole is not None:
+            try:
+                return self._whole(data), {}
+            except Exception:  # whatever it is: one by one they tell which it is about
+                pass
         call = self._parsed(data)
         args: list[Any] = []
         try:
@@ -144,6 +149,13 @@ class Signature:
     @functools.cached_property
     def _by_position(self) -> list[Codec[Any]]:
         return [self._codecs[name] for name in self._positional]
+
+    @functools.cached_property
+    def _whole(self) -> Callable[[bytes | Raw], tuple[Any, ...]] | None:
+        """Reads all arguments at once, where each call has all of them by position."""
+        if self._rest or not self._least == self._most == len(self._parameters):
+            return None
+        return codec_of_all(self._by_position)
 
     @functools.cached_property
     def _keywords(self) -> dict[str, Codec[Any]]:

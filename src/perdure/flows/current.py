@@ -10,7 +10,7 @@ from msgspec import Raw
 from perdure.core.callbacks import Callback, Ended
 from perdure.core.calls import HttpCall, OpenApiCall
 from perdure.core.cloudevents import CloudEvent
-from perdure.core.loop import Loop, get_running
+from perdure.core.loop import turning
 from perdure.core.replay import Replay
 from perdure.core.tracing import Trace, here
 from perdure.errors import UsageError
@@ -66,11 +66,11 @@ attempt: ContextVar[Attempt] = ContextVar("perdure_attempt")
 
 def execution() -> Replay | None:
     """The execution whose code is running, if any."""
-    loop = get_running()
-    if type(loop) is Loop:
-        found: Replay = loop.execution
-        return found
-    return None
+    loop = turning()
+    if loop is None:
+        return None
+    found: Replay = loop.execution
+    return found
 
 
 def inside(what: str) -> Replay:

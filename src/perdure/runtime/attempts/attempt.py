@@ -300,7 +300,7 @@ class Running:
                 if not await self._shared.house.perform(whose, ref, lambda conn: self._within(conn, began)):
                     self._joint = None
                 return None, None
-            return await self._success(began), None
+            return self._recorded(await self._result(began), began), None
         except asyncio.CancelledError as error:
             if self.cancelled or (self.task is not None and self.task.cancelling()):
                 return None, None
@@ -308,21 +308,23 @@ class Running:
         except (Exception, SystemExit) as error:
             return self._failed(error, began), error
 
-    async def _success(self, began: int) -> ev.Event:
-        asked, how = self.asked, self.action.how
-        # Nearly all of them have no limits, and every layer of coroutines costs.
+    def _result(self, began: int) -> Awaitable[Any]:
+        """What the function gives, within its limits. Nearly all have none, and every layer of coroutines costs."""
+        how = self.action.how
         limited = how.timeout is not None or how.deadline is not None or how.heartbeat is not None
-        result = await (self._limited(began) if limited else self._call())
+        return self._limited(began) if limited else self._call()
+
+    def _recorded(self, result: Any, began: int) -> ev.Event:
         data = verdict.storable(self.action, result, self._shared.payload_bytes)
         if self._revealed is not None:
             self._revealed.check(bytes(data), f"the result of {self.action.name}")
-        return verdict.succeeded(asked, data, began, self._shared.me)
+        return verdict.succeeded(self.asked, data, began, self._shared.me)
 
     async def _within(self, connection: Any, began: int) -> ev.Event:
         """The action uses the connection for as long as it runs; its result is written over the same one."""
         self.connection = connection
         try:
-            self._joint = await self._success(began)
+            self._joint = self._recorded(await self._result(began), began)
             return self._joint
         finally:
             self.connection = None
@@ -353,19 +355,28 @@ class Running:
                 raise
             raise TimeoutError(f"{self.action.name} gave no heartbeat for {show(silence)}") from None
 
-    async def _call(self) -> Any:
+    def _call(self) -> Awaitable[Any]:
         args, kwargs = self.action.signature.decode(self.asked.args)
         if self.action.signature.references:
-            await self._find_secrets((*args, *kwargs.values()))
+            return self._call_with_secrets(args, kwargs)
+        return self._begun(args, kwargs)
+
+    async def _call_with_secrets(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        await self._find_secrets((*args, *kwargs.values()))
+        return await self._begun(args, kwargs)
+
+    def _begun(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        """The function begins, here or in a thread or a process."""
         self._shared.calling(self.whose, self.asked)
         if self.action.how.process:
-            return await self._shared.processes.call(self)
+            return self._shared.processes.call(self)
         if self.action.is_async:
             if not self.begins():
                 raise asyncio.CancelledError
-            return await self.action.fn(*args, **kwargs)
+            called: Awaitable[Any] = self.action.fn(*args, **kwargs)
+            return called
         call = functools.partial(contextvars.copy_context().run, self._in_thread, *args, **kwargs)
-        return await self._loop.run_in_executor(self._shared.executor, call)
+        return self._loop.run_in_executor(self._shared.executor, call)
 
     def _in_thread(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.action.fn(*args, **kwargs) if self.begins() else None  # None goes nowhere: the task is cancelled

@@ -126,9 +126,9 @@ class ActionSlots:
 
     def leave(self, action: str, limit: int | None, place: Lock | None = None) -> None:
         self._worker.leave()
-        if (own := self._own(action, limit)) is not None:
+        if (own := self._own(action, limit) if limit is not None else None) is not None:
             own.leave()
-        self._give_back(action, place)
+            self._give_back(action, place)
 
     def _give_back(self, action: str, place: Lock | None) -> None:
         if place is not None and self._fleet is not None:
