@@ -63,6 +63,11 @@ def test_a_container_that_is_stopped_while_it_starts_hears_it() -> None:
     assert [name for name in ("api", "worker", "video") if OURS[name]["init"] is not True] == []
 
 
+def test_the_servers_are_stopped_after_those_that_drain() -> None:
+    for name in ("api", "worker", "video"):
+        assert set(OURS[name]["depends_on"]) == {"migrate", "redis"}
+
+
 def test_the_migration_waits_for_a_database_that_it_can_reach() -> None:
     test = SERVICES["postgres"]["healthcheck"]["test"]
     assert test[test.index("-h") + 1] == "127.0.0.1", "on its socket it is there before the roles are"
