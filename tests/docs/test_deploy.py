@@ -1,7 +1,8 @@
 """The files of examples/deploy: all that they name exists, and every service does its part as it is written there.
 
 No image is built here, so what Docker itself makes of the files is not shown; the services run as plain processes, on
-addresses of this machine in place of the names of containers.
+addresses of this machine in place of the names of containers. A second container of a service has a number, as
+`worker-2`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ import asyncio
 import re
 import signal
 import subprocess
+import threading
 import tomllib
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import asyncpg
@@ -54,6 +59,26 @@ def test_a_container_may_take_longer_to_stop_than_a_worker_drains() -> None:
         assert stop > load(OURS[name]["environment"]).drain
 
 
+def test_a_container_that_is_stopped_while_it_starts_hears_it() -> None:
+    assert [name for name in ("api", "worker", "video") if OURS[name]["init"] is not True] == []
+
+
+def test_the_servers_are_stopped_after_those_that_drain() -> None:
+    for name in ("api", "worker", "video"):
+        assert set(OURS[name]["depends_on"]) == {"migrate", "redis"}
+
+
+def test_the_migration_waits_for_a_database_that_it_can_reach() -> None:
+    test = SERVICES["postgres"]["healthcheck"]["test"]
+    assert test[test.index("-h") + 1] == "127.0.0.1", "on its socket it is there before the roles are"
+    assert OURS["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+
+
+def test_a_worker_of_few_places_does_not_take_more_than_it_has() -> None:
+    words = OURS["video"]["command"]
+    assert load(OURS["video"]["environment"]).resident == int(words[words.index("--concurrency") + 1])
+
+
 def test_the_image_has_what_its_services_need() -> None:
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [extras] = re.findall(r"pip install .*'perdure\[(.+)\]'", DOCKERFILE)
@@ -80,18 +105,24 @@ class Machine:
         self._stack.close()
 
     def settings(self, name: str) -> dict[str, str]:
-        return {word: self._here(name, str(value)) for word, value in OURS[name]["environment"].items()}
+        return {word: self._here(name, str(value)) for word, value in _service(name)["environment"].items()}
 
     def up(self, name: str) -> Process:
         self._ports[name] = {port: str(free_port()) for port in ("9464", "8470")}
-        words = [self._here(name, word) for word in OURS[name]["command"]]
+        words = [self._here(name, word) for word in _service(name)["command"]]
         return self._stack.enter_context(Process(*words, cwd=FOLDER, **self.settings(name)))
 
-    def port(self, name: str, port: int) -> int:
-        return int(self._ports[name][str(port)])
+    @property
+    def api(self) -> str:
+        return f"http://127.0.0.1:{self._ports['api']['8470']}"
+
+    def secret(self) -> str:
+        words = ("keys", "create", "me", "--role", "admin", "--json")
+        with Process(*words, cwd=FOLDER, **self.settings("api")) as made:
+            return str(yaml.safe_load(made.line('"secret"').strip().rstrip(","))["secret"])
 
     def is_healthy(self, name: str) -> bool:
-        kind, *words = OURS[name]["healthcheck"]["test"]
+        kind, *words = _service(name)["healthcheck"]["test"]
         assert kind == "CMD"
         words = [self._here(name, word) for word in words]
         return subprocess.run(words, env=environment(), capture_output=True, check=False, timeout=20).returncode == 0
@@ -100,6 +131,10 @@ class Machine:
         for word, meant in {**self.names, **self._ports.get(name, {}), "0.0.0.0": "127.0.0.1"}.items():
             text = text.replace(word, meant)
         return text
+
+
+def _service(name: str) -> dict[str, Any]:
+    return OURS[name.partition("-")[0]]
 
 
 async def set_up(server: str) -> None:
@@ -111,26 +146,29 @@ async def set_up(server: str) -> None:
     await connection.close()
 
 
-def test_every_service_starts_as_it_is_written_and_an_order_goes_through_all_of_them() -> None:
+@contextmanager
+def fleet(*names: str) -> Iterator[tuple[Machine, dict[str, Process]]]:
+    """Both servers, migrated, and containers that are ready."""
     stream = ValkeyServer(*SERVICES["redis"]["command"][1:])
     with PostgresServer(private=True) as postgres, stream as redis, Machine(postgres, redis) as machine:
         asyncio.run(set_up(postgres.address().removesuffix("/postgres")))
         migrate = machine.up("migrate")
         assert migrate.end() == 0 and "worker may run workers" in "".join(migrate.seen)
-        up = {name: machine.up(name) for name in ("api", "worker", "video")}
+        up = {name: machine.up(name) for name in names}
         for one in up.values():
             one.line("ready: ")
+        yield machine, up
+
+
+def test_every_service_starts_as_it_is_written_and_an_order_goes_through_all_of_them() -> None:
+    with fleet("api", "worker", "video") as (machine, up):
         assert [name for name in up if not machine.is_healthy(name)] == []
 
-        with Process(
-            "keys", "create", "me", "--role", "admin", "--json", cwd=FOLDER, **machine.settings("api")
-        ) as made:
-            secret = yaml.safe_load(made.line('"secret"').strip().rstrip(","))["secret"]
-        address = f"http://127.0.0.1:{machine.port('api', 8470)}"
+        secret = machine.secret()
         start = {"workflow": "fulfil", "args": ["order-1"], "id": "order-1"}
-        assert ask(address, "/v1/executions", start)[0] == 401
-        assert ask(address, "/v1/executions", start, secret)[0] == 202
-        status, done = ask(address, "/v1/executions/order-1/result?wait=20s", key=secret)
+        assert ask(machine.api, "/v1/executions", start)[0] == 401
+        assert ask(machine.api, "/v1/executions", start, secret)[0] == 202
+        status, done = ask(machine.api, "/v1/executions/order-1/result?wait=20s", key=secret)
         assert (status, done["status"]) == (200, "completed")
         assert "thanks-order-1.mp4" in done["result"]
 
@@ -138,3 +176,42 @@ def test_every_service_starts_as_it_is_written_and_an_order_goes_through_all_of_
             one.signal(signal.SIGTERM)
         assert [one.end() for one in up.values()] == [0, 0, 0]
         assert not machine.is_healthy("api"), "the check does not see that it is down"
+
+
+def test_a_rolling_restart_under_load_loses_nothing_and_doubles_nothing() -> None:
+    halves = ("worker-1", "video-1"), ("worker-2", "video-2")
+    with fleet("api", *halves[0], *halves[1]) as (machine, up), ThreadPoolExecutor(1) as pool:
+        secret, enough = machine.secret(), threading.Event()
+
+        def order() -> list[str]:
+            made: list[str] = []
+            while not enough.wait(0.6):  # one `video` alone renders two a second
+                made.append(f"order-{len(made)}")
+                start = {"workflow": "fulfil", "args": [made[-1]], "id": made[-1]}
+                assert ask(machine.api, "/v1/executions", start, secret)[0] == 202
+            return made
+
+        ordering = pool.submit(order)
+        try:
+            for half in halves:
+                for name in half:
+                    up[name].signal(signal.SIGTERM)
+                assert [up[name].end() for name in half] == [0, 0]
+                up |= {name: machine.up(name) for name in half}
+                for name in half:
+                    up[name].line("ready: ")
+        finally:
+            enough.set()
+
+        wrote = set()
+        for made in ordering.result():
+            done = ask(machine.api, f"/v1/executions/{made}/result?wait=15s", key=secret)[1]
+            result = f"receipt of {made}, default/{made}/1/charge; thanks-{made}.mp4"
+            assert done == {"status": "completed", "result": result}
+            events = ask(machine.api, f"/v1/executions/{made}/log", key=secret)[1]["events"]
+            kinds = Counter(f"{event['type']} {event['data'].get('name', '')}".strip() for event in events)
+            once = ("Started", "ActionSettled charge", "ActionSettled render_thanks", "Completed")
+            assert {kind: kinds[kind] for kind in once} == dict.fromkeys(once, 1)
+            wrote |= {event["data"]["worker"] for event in events if event["type"] == "ActionSettled"}
+        # Those of the second half were alone during the first restart, and those that came then during the second.
+        assert len(wrote) >= 4

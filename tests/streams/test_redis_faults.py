@@ -457,6 +457,21 @@ def test_answers_that_were_not_read_are_not_given_to_the_next_call(redis_url: st
     asyncio.run(scenario())
 
 
+def test_to_hang_up_does_not_fail_where_there_is_no_time_for_it(redis_url: str) -> None:
+    async def scenario() -> None:
+        line = Server(redis_url, 5)
+        await asyncio.gather(*(line.call("ECHO", "old") for _ in range(3)))
+        wires = list(line._wires._free)
+        for wire in wires:
+            wire.socket_connect_timeout = 0  # the driver's limit for closing as well; a busy machine reaches it
+        await line.hang_up()
+        assert len(wires) == 3 and not any(wire.is_connected for wire in wires)
+        assert await line.call("ECHO", "new") == b"new"
+        await line.hang_up()
+
+    asyncio.run(scenario())
+
+
 def test_connections_that_the_server_closed_meanwhile_are_not_used_again(own: ValkeyServer) -> None:
     async def scenario() -> None:
         line, other = Server(own.url, 5), Server(own.url, 5)

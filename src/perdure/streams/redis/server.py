@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -78,6 +79,7 @@ class Server:
         return self._wires.make(host=node.host, port=node.port)
 
     async def hang_up(self) -> None:
+        """Close what is not in use. It does not fail: it is what is done about failures."""
         await self._wires.close()
         client, self._client = self._client, None
         if client is not None:
@@ -96,7 +98,8 @@ class Server:
     async def _close_unused(self, client: RedisCluster) -> None:
         if not self._users[client]:
             del self._users[client]
-            await client.aclose()
+            with suppress(*FAILURES):
+                await client.aclose()
 
     async def _connect(self) -> RedisCluster:
         async with self._connecting:
