@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from perdure.core import events
+from perdure import Perdure, event, workflow
+from perdure.core import events, letters
 from perdure.core.events import EventReceived
 from perdure.core.records import Commit, Due, End, Held, Mail, Park, Query
 from perdure.errors import InvalidValue, SettingsError, StoreError, StoreOutdated, StoreUnavailable
@@ -344,6 +345,56 @@ def test_a_full_mailbox_is_folded_page_by_page(dynamodb: str) -> None:
         assert [row.message_id for row in await log(store) if row.message_id] == wanted
 
     play(dynamodb, body)
+
+
+@workflow
+async def heard() -> int:
+    return await event("go", int)
+
+
+@workflow
+async def asks() -> int:
+    return await heard()
+
+
+def test_an_execution_ends_though_more_mail_waits_than_one_commit_takes(
+    dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    commit = DynamoStore.commit
+
+    async def noting(store: DynamoStore, group: Sequence[Commit], grace: int) -> Any:
+        told.extend(one.settle for one in group for letter in one.mail if letter.id == "/child:1")
+        return await commit(store, group, grace)
+
+    async def main() -> None:
+        async with Perdure(dynamodb) as app, asyncio.timeout(30):
+            many = range(3 * table_of(DynamoStore(dynamodb)).mailbox_page + 2)
+            run = await app.start(heard)
+            for number in many:
+                await run.send("go", number, id=str(number))
+            async with app.working():
+                assert await run.result() == 0
+                parent = await app.start(asks)
+                child = f"{parent.key}.1"
+                while await app.store.head(child) is None:
+                    await asyncio.sleep(0.01)
+                await app.store.send(sent(child, many), 0)
+                assert await parent.result() == 0
+            for key in (run.key, child):
+                rows = await app.store.read(key)
+                assert [row.message_id for row in rows if row.message_id] == [str(number) for number in many]
+            assert [row.message_id for row in await app.store.read(parent.key) if row.message_id] == ["/child:1"]
+
+    monkeypatch.setattr(DynamoStore, "commit", noting)
+    asyncio.run(main())
+    assert told
+    assert all(isinstance(settle, End) for settle in told), "its parent was told before it had ended"
+
+
+def sent(key: str, numbers: range) -> list[Mail]:
+    payloads = ((number, Raw(str(number).encode())) for number in numbers)
+    return [Mail(key, str(n), letters.seal(letters.EventLetter("go", payload, by="test"))) for n, payload in payloads]
 
 
 @pytest.mark.parametrize("start", [begin("acme/" + "x" * 1000), begin("acme/\ud800")])
