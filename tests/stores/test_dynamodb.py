@@ -511,6 +511,22 @@ def test_the_end_of_the_first_of_a_lane_wakes_the_next_even_if_its_process_dies(
     play(dynamodb, body)
 
 
+def test_a_start_that_is_repeated_changes_nothing_of_what_is_known(dynamodb: str) -> None:
+    """What the second one asked for is not what the execution has: its place in the lane, what it listens for."""
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        one = begin(lane="a", topics=("paid",))
+        await store.start([one, begin(TWO, lane="a")], GRACE)
+        hand = await take(store)
+        assert await store.start([one], GRACE) == ["same"]
+        assert await store.start([begin(sha="another", queue="slow")], GRACE) == ["conflict"]
+        assert await hand.end() == "ok"
+        assert await store.listening("acme", ["paid"], 10) == {}
+        await take(store, TWO)
+
+    play(dynamodb, body)
+
+
 def test_a_message_stays_known_though_its_letter_is_gone(dynamodb: str) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
