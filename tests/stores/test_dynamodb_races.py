@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -426,6 +428,35 @@ def test_a_write_that_gets_no_answer_is_unknown_and_one_that_is_not_sent_is_not(
             await near.head(ONE)
 
     through(dynamodb_server, dynamodb, body)
+
+
+def test_a_write_whose_connection_is_reset_is_unknown(
+    dynamodb_server: DynamoServer, dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset is not a connection that could not be made: what was sent before it may have been done."""
+    monkeypatch.setattr(wire, "TRIES", 2)
+
+    async def body(near: DynamoStore, far: DynamoStore, proxy: Proxy) -> None:
+        hand = await begun(near)
+        proxy.delay = 0.3  # between the server's answer and its arrival
+        writing = asyncio.create_task(hand.commit(settled()))
+        while len(await log(far)) == 1:
+            await asyncio.sleep(0.01)
+        assert proxy._server is not None
+        proxy._server.close()  # nobody can ask again
+        reset(proxy)
+        with pytest.raises(OutcomeUnknown):
+            await writing
+
+    through(dynamodb_server, dynamodb, body)
+
+
+def reset(proxy: Proxy) -> None:
+    """End all connections in a way that tells the other side that something went wrong."""
+    for writer in proxy._writers:
+        line = writer.get_extra_info("socket")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    proxy.sever()
 
 
 def test_a_repeated_write_that_is_refused_is_unknown(
