@@ -25,6 +25,7 @@ from perdure.stores.dynamodb.address import read_address
 from perdure.stores.dynamodb.clock import Clock
 from perdure.stores.dynamodb.items import home
 from perdure.stores.dynamodb.table import Table
+from perdure.stores.dynamodb.wire import Wire
 from perdure.stores.dynamodb.writing import Unit, Writing
 from perdure.stores.ticker import host_clock
 from perdure.streams.memory import MemoryStream
@@ -153,6 +154,33 @@ def test_many_that_open_at_once_make_one_table(dynamodb: str) -> None:
         assert len(await stores[0].find(Query("acme"))) == 1
         assert await stores[0].schema_number() == layout.LAYOUT
         await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(main())
+
+
+def test_a_table_that_somebody_else_is_making_is_waited_for(dynamodb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB takes seconds for it, and until then it knows the table but takes no call on it."""
+    read, write, told = Wire.read, Wire.write, ["CREATING"] * 3
+
+    async def slow(wire: Wire, verb: str, **parts: Any) -> Any:
+        if verb != "describe_table":
+            assert not told, "it is not there yet"
+            return await read(wire, verb, **parts)
+        answer = await read(wire, verb, **parts)
+        return {"Table": {**answer["Table"], "TableStatus": told.pop()}} if told else answer
+
+    async def early(wire: Wire, verb: str, **parts: Any) -> Any:
+        assert not told, "it is not there yet"
+        return await write(wire, verb, **parts)
+
+    async def main() -> None:
+        async with opened(dynamodb):
+            pass
+        monkeypatch.setattr(Wire, "read", slow)
+        monkeypatch.setattr(Wire, "write", early)
+        assert await DynamoStore(dynamodb).schema_number() == 0
+        async with opened(dynamodb) as store:
+            assert await store.start([begin()], GRACE) == ["created"]
 
     asyncio.run(main())
 
