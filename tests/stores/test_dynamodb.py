@@ -501,6 +501,45 @@ def test_a_parcel_that_nobody_delivered_is_delivered_by_any_claim(
     play(dynamodb, body)
 
 
+def test_a_long_parcel_that_is_delivered_while_a_claim_looks_at_it_hinders_no_claim(
+    dynamodb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = b'"' + b"x" * 300_000 + b'"'
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        await store.start([begin(TWO)], 0)
+        table = table_of(store)
+        drop = table.values.drop
+
+        async def looked_at(pieces: Sequence[str]) -> None:
+            """The parcel and its pieces go while another process has just found it in the index."""
+            get = table.wire.get
+
+            async def gone(pk: str, sk: str) -> Any:
+                if sk == found["sk"]:
+                    await drop(pieces)
+                    return found
+                return await get(pk, sk)
+
+            async def entries(lists: Any, limit: int, until: Any) -> Any:
+                return [found] if lists == ["parcels"] else await look(lists, limit, until)
+
+            look, found = store._claiming._entries, {"pk": home(ONE), "sk": "o#1", "due": 1, "data": [pieces[0], 1]}
+            with pytest.MonkeyPatch.context() as racing:
+                racing.setattr(table.wire, "get", gone)
+                racing.setattr(store._claiming, "_entries", entries)
+                assert await claimed(store) == [TWO]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table.values, "drop", looked_at)
+            assert await hand.commit(settled(), mail=[Mail(TWO, "m1", long)]) == "ok"
+        assert (await store.mail([TWO]))[TWO] == [Mail(TWO, "m1", long)]
+        assert "not delivered" not in caplog.text
+
+    play(dynamodb, body)
+
+
 def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplog: pytest.LogCaptureFixture) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
