@@ -449,6 +449,18 @@ def test_a_start_with_too_many_labels_is_refused_and_writes_nothing(dynamodb: st
     play(dynamodb, body)
 
 
+def test_a_start_that_cannot_be_stored_fails_no_neighbour(dynamodb: str) -> None:
+    async def main() -> None:
+        async with Perdure(dynamodb) as app:
+            starts = app.writes.starts
+            good, bad = begin(), begin(TWO, topics=("a", "b", "c", "d"))
+            answers = await asyncio.gather(starts.put(good), starts.put(bad), return_exceptions=True)
+            assert answers[0] == "created"
+            assert isinstance(answers[1], InvalidValue)
+
+    asyncio.run(main())
+
+
 def test_pieces_of_what_was_refused_are_gone(dynamodb: str) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         rows = (events.row(events.Started("order", 1, Raw(b'"' + b"x" * 300_000 + b'"')), 1, at=0),)
