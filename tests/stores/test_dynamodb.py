@@ -570,6 +570,38 @@ def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplo
     play(dynamodb, body)
 
 
+@pytest.mark.parametrize("held_by", ["w1", "w2", None])
+def test_what_a_commit_has_for_others_comes_after_what_an_earlier_one_has(
+    held_by: str | None, dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that was not delivered must not miss the letter that cancels it, whoever writes that."""
+
+    async def away(*_: Any) -> None:
+        raise StoreUnavailable("away")
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        with monkeypatch.context() as broken:
+            broken.setattr("perdure.stores.dynamodb.committing._deliver", away)
+            assert await hand.commit(settled(1), children=[begin(TWO)]) == "ok"
+            clock.advance(1)
+            assert await hand.commit(settled(2), mail=[letter(key=TWO)], settle=held_by and Park("open", None)) == "ok"
+        if held_by is not None:
+            clock.advance(1)
+            async with opened(dynamodb, clock=clock) as other:
+                hand = await take(other, me=held_by)
+                assert (await store.mail([TWO]))[TWO] == [letter(key=TWO)]
+                assert await hand.park(marked(), mail=[letter("m2", key=TWO)]) == "ok"
+        else:
+            clock.advance(1)
+            assert await hand.commit(marked(), mail=[letter("m2", key=TWO)]) == "ok"
+        assert (await store.mail([TWO]))[TWO] == [letter(key=TWO), letter("m2", key=TWO)]
+        assert await table_of(store).wire.all(home(ONE), low="o#", high="o#~") == []
+        assert not table_of(store).owing or held_by is not None
+
+    play(dynamodb, body)
+
+
 def test_the_end_of_the_first_of_a_lane_wakes_the_next_even_if_its_process_dies(
     dynamodb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,9 @@ class Values:
         parts = await self._wire.all(f"B#{value[0]}")
         if len(parts) != value[1]:
             place = self._wire.address.shown
-            raise StoreError(f"{place}: of a long value only {len(parts)} of {value[1]} pieces are there (B#{value[0]})")
+            raise StoreError(
+                f"{place}: of a long value only {len(parts)} of {value[1]} pieces are there (B#{value[0]})"
+            )
         return b"".join(part["data"] for part in parts)
 
     async def drop(self, pieces: Sequence[str]) -> None:
