@@ -313,6 +313,16 @@ def test_an_end_that_comes_when_a_letter_has_just_been_accepted_folds_it(dynamod
     play(dynamodb, 2, body)
 
 
+def test_a_row_that_brings_a_message_which_has_just_been_sent_is_stale(dynamodb: str) -> None:
+    async def body(worker: DynamoStore, client: DynamoStore) -> None:
+        hand = await begun(worker)
+        meanwhile(worker._table, "write", lambda: accepted(client, letter()))
+        assert await hand.commit(letter(), done=()) == "stale"
+        assert await hand.end(letter()) == "ok"
+
+    play(dynamodb, 2, body)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_barrier_goes_behind_a_commit_that_was_sooner(count: int, dynamodb: str) -> None:
     async def body(zombie: DynamoStore, other: DynamoStore) -> None:

@@ -228,7 +228,8 @@ class _Draft:
             when: list[Condition] = [("v", "absent")]
             if id in done:
                 values |= emptied
-                when.append(("seq", "there"))
+            # If it comes just now, it would be counted as mail that waits, and in the log, for ever.
+            when.append(("seq", "there") if id in done or id in (self._odd or {}) else ("pk", "absent"))
             ops.append(change(table, pk, f"m#{id}", values, when=when))
         for id in dict.fromkeys(self._commit.done):
             if id not in self._folded:
