@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from perdure.core import events
+from perdure import Perdure, event, workflow
+from perdure.core import events, letters
 from perdure.core.events import EventReceived
 from perdure.core.records import Commit, Due, End, Held, Mail, Park, Query
 from perdure.errors import InvalidValue, SettingsError, StoreError, StoreOutdated, StoreUnavailable
@@ -24,6 +25,7 @@ from perdure.stores.dynamodb.address import read_address
 from perdure.stores.dynamodb.clock import Clock
 from perdure.stores.dynamodb.items import home
 from perdure.stores.dynamodb.table import Table
+from perdure.stores.dynamodb.wire import Wire
 from perdure.stores.dynamodb.writing import Unit, Writing
 from perdure.stores.ticker import host_clock
 from perdure.streams.memory import MemoryStream
@@ -152,6 +154,33 @@ def test_many_that_open_at_once_make_one_table(dynamodb: str) -> None:
         assert len(await stores[0].find(Query("acme"))) == 1
         assert await stores[0].schema_number() == layout.LAYOUT
         await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(main())
+
+
+def test_a_table_that_somebody_else_is_making_is_waited_for(dynamodb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DynamoDB takes seconds for it, and until then it knows the table but takes no call on it."""
+    read, write, told = Wire.read, Wire.write, ["CREATING"] * 3
+
+    async def slow(wire: Wire, verb: str, **parts: Any) -> Any:
+        if verb != "describe_table":
+            assert not told, "it is not there yet"
+            return await read(wire, verb, **parts)
+        answer = await read(wire, verb, **parts)
+        return {"Table": {**answer["Table"], "TableStatus": told.pop()}} if told else answer
+
+    async def early(wire: Wire, verb: str, **parts: Any) -> Any:
+        assert not told, "it is not there yet"
+        return await write(wire, verb, **parts)
+
+    async def main() -> None:
+        async with opened(dynamodb):
+            pass
+        monkeypatch.setattr(Wire, "read", slow)
+        monkeypatch.setattr(Wire, "write", early)
+        assert await DynamoStore(dynamodb).schema_number() == 0
+        async with opened(dynamodb) as store:
+            assert await store.start([begin()], GRACE) == ["created"]
 
     asyncio.run(main())
 
@@ -346,6 +375,56 @@ def test_a_full_mailbox_is_folded_page_by_page(dynamodb: str) -> None:
     play(dynamodb, body)
 
 
+@workflow
+async def heard() -> int:
+    return await event("go", int)
+
+
+@workflow
+async def asks() -> int:
+    return await heard()
+
+
+def test_an_execution_ends_though_more_mail_waits_than_one_commit_takes(
+    dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    commit = DynamoStore.commit
+
+    async def noting(store: DynamoStore, group: Sequence[Commit], grace: int) -> Any:
+        told.extend(one.settle for one in group for letter in one.mail if letter.id == "/child:1")
+        return await commit(store, group, grace)
+
+    async def main() -> None:
+        async with Perdure(dynamodb) as app, asyncio.timeout(30):
+            many = range(3 * table_of(DynamoStore(dynamodb)).mailbox_page + 2)
+            run = await app.start(heard)
+            for number in many:
+                await run.send("go", number, id=str(number))
+            async with app.working():
+                assert await run.result() == 0
+                parent = await app.start(asks)
+                child = f"{parent.key}.1"
+                while await app.store.head(child) is None:
+                    await asyncio.sleep(0.01)
+                await app.store.send(sent(child, many), 0)
+                assert await parent.result() == 0
+            for key in (run.key, child):
+                rows = await app.store.read(key)
+                assert [row.message_id for row in rows if row.message_id] == [str(number) for number in many]
+            assert [row.message_id for row in await app.store.read(parent.key) if row.message_id] == ["/child:1"]
+
+    monkeypatch.setattr(DynamoStore, "commit", noting)
+    asyncio.run(main())
+    assert told
+    assert all(isinstance(settle, End) for settle in told), "its parent was told before it had ended"
+
+
+def sent(key: str, numbers: range) -> list[Mail]:
+    payloads = ((number, Raw(str(number).encode())) for number in numbers)
+    return [Mail(key, str(n), letters.seal(letters.EventLetter("go", payload, by="test"))) for n, payload in payloads]
+
+
 @pytest.mark.parametrize("start", [begin("acme/" + "x" * 1000), begin("acme/\ud800")])
 def test_a_key_that_cannot_be_stored_is_refused(start: Any, dynamodb: str) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
@@ -368,6 +447,18 @@ def test_a_start_with_too_many_labels_is_refused_and_writes_nothing(dynamodb: st
         assert await store.find(Query("acme", tags=("t1",))) == []
 
     play(dynamodb, body)
+
+
+def test_a_start_that_cannot_be_stored_fails_no_neighbour(dynamodb: str) -> None:
+    async def main() -> None:
+        async with Perdure(dynamodb) as app:
+            starts = app.writes.starts
+            good, bad = begin(), begin(TWO, topics=("a", "b", "c", "d"))
+            answers = await asyncio.gather(starts.put(good), starts.put(bad), return_exceptions=True)
+            assert answers[0] == "created"
+            assert isinstance(answers[1], InvalidValue)
+
+    asyncio.run(main())
 
 
 def test_pieces_of_what_was_refused_are_gone(dynamodb: str) -> None:
@@ -422,6 +513,45 @@ def test_a_parcel_that_nobody_delivered_is_delivered_by_any_claim(
     play(dynamodb, body)
 
 
+def test_a_long_parcel_that_is_delivered_while_a_claim_looks_at_it_hinders_no_claim(
+    dynamodb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = b'"' + b"x" * 300_000 + b'"'
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        await store.start([begin(TWO)], 0)
+        table = table_of(store)
+        drop = table.values.drop
+
+        async def looked_at(pieces: Sequence[str]) -> None:
+            """The parcel and its pieces go while another process has just found it in the index."""
+            get = table.wire.get
+
+            async def gone(pk: str, sk: str) -> Any:
+                if sk == found["sk"]:
+                    await drop(pieces)
+                    return found
+                return await get(pk, sk)
+
+            async def entries(lists: Any, limit: int, until: Any) -> Any:
+                return [found] if lists == ["parcels"] else await look(lists, limit, until)
+
+            look, found = store._claiming._entries, {"pk": home(ONE), "sk": "o#1", "due": 1, "data": [pieces[0], 1]}
+            with pytest.MonkeyPatch.context() as racing:
+                racing.setattr(table.wire, "get", gone)
+                racing.setattr(store._claiming, "_entries", entries)
+                assert await claimed(store) == [TWO]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table.values, "drop", looked_at)
+            assert await hand.commit(settled(), mail=[Mail(TWO, "m1", long)]) == "ok"
+        assert (await store.mail([TWO]))[TWO] == [Mail(TWO, "m1", long)]
+        assert "not delivered" not in caplog.text
+
+    play(dynamodb, body)
+
+
 def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplog: pytest.LogCaptureFixture) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
@@ -436,6 +566,38 @@ def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplo
         caplog.clear()
         await claimed(store)
         assert "not delivered" not in caplog.text  # it is tried again later and later, not every time
+
+    play(dynamodb, body)
+
+
+@pytest.mark.parametrize("held_by", ["w1", "w2", None])
+def test_what_a_commit_has_for_others_comes_after_what_an_earlier_one_has(
+    held_by: str | None, dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that was not delivered must not miss the letter that cancels it, whoever writes that."""
+
+    async def away(*_: Any) -> None:
+        raise StoreUnavailable("away")
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        with monkeypatch.context() as broken:
+            broken.setattr("perdure.stores.dynamodb.committing._deliver", away)
+            assert await hand.commit(settled(1), children=[begin(TWO)]) == "ok"
+            clock.advance(1)
+            assert await hand.commit(settled(2), mail=[letter(key=TWO)], settle=held_by and Park("open", None)) == "ok"
+        if held_by is not None:
+            clock.advance(1)
+            async with opened(dynamodb, clock=clock) as other:
+                hand = await take(other, me=held_by)
+                assert (await store.mail([TWO]))[TWO] == [letter(key=TWO)]
+                assert await hand.park(marked(), mail=[letter("m2", key=TWO)]) == "ok"
+        else:
+            clock.advance(1)
+            assert await hand.commit(marked(), mail=[letter("m2", key=TWO)]) == "ok"
+        assert (await store.mail([TWO]))[TWO] == [letter(key=TWO), letter("m2", key=TWO)]
+        assert await table_of(store).wire.all(home(ONE), low="o#", high="o#~") == []
+        assert not table_of(store).owing or held_by is not None
 
     play(dynamodb, body)
 
@@ -456,6 +618,22 @@ def test_the_end_of_the_first_of_a_lane_wakes_the_next_even_if_its_process_dies(
         assert await claimed(store) == []
         clock.advance(3)
         assert await claimed(store) == [TWO]
+
+    play(dynamodb, body)
+
+
+def test_a_start_that_is_repeated_changes_nothing_of_what_is_known(dynamodb: str) -> None:
+    """What the second one asked for is not what the execution has: its place in the lane, what it listens for."""
+
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        one = begin(lane="a", topics=("paid",))
+        await store.start([one, begin(TWO, lane="a")], GRACE)
+        hand = await take(store)
+        assert await store.start([one], GRACE) == ["same"]
+        assert await store.start([begin(sha="another", queue="slow")], GRACE) == ["conflict"]
+        assert await hand.end() == "ok"
+        assert await store.listening("acme", ["paid"], 10) == {}
+        await take(store, TWO)
 
     play(dynamodb, body)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -154,6 +156,16 @@ def test_claims_of_many_are_disjoint(dynamodb: str) -> None:
     play(dynamodb, 3, body)
 
 
+def test_a_letter_that_somebody_else_has_just_claimed_is_not_hinted_again(dynamodb: str) -> None:
+    async def body(one: DynamoStore, two: DynamoStore) -> None:
+        await (await begun(one)).park()
+        await one.send([letter()], 0)
+        meanwhile(two._table, "update_each", lambda: one.claim(QUEUES, DEFINITIONS, 10, 100 * GRACE))
+        assert await two.claim(QUEUES, DEFINITIONS, 10, GRACE) == []
+
+    play(dynamodb, 2, body)
+
+
 def test_of_many_starts_with_one_key_one_creates_it(dynamodb: str) -> None:
     async def body(*stores: DynamoStore) -> None:
         for number in range(TIMES):
@@ -301,15 +313,26 @@ def test_an_end_that_comes_when_a_letter_has_just_been_accepted_folds_it(dynamod
     play(dynamodb, 2, body)
 
 
-def test_a_barrier_goes_behind_a_commit_that_was_sooner(dynamodb: str) -> None:
+def test_a_row_that_brings_a_message_which_has_just_been_sent_is_stale(dynamodb: str) -> None:
+    async def body(worker: DynamoStore, client: DynamoStore) -> None:
+        hand = await begun(worker)
+        meanwhile(worker._table, "write", lambda: accepted(client, letter()))
+        assert await hand.commit(letter(), done=()) == "stale"
+        assert await hand.end(letter()) == "ok"
+
+    play(dynamodb, 2, body)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_barrier_goes_behind_a_commit_that_was_sooner(count: int, dynamodb: str) -> None:
     async def body(zombie: DynamoStore, other: DynamoStore) -> None:
         await zombie.start([begin()], GRACE)
         [held] = await zombie.hold([ONE], "w1", 1)
         assert isinstance(held, Held)
-        meanwhile(other._table, "write", lambda: zombie.commit([step(held, 2)], GRACE))
+        meanwhile(other._table, "write", lambda: zombie.commit([step(held, 2, count)], GRACE))
         [taken] = await other.hold([ONE], "w2", LEASE)
         assert isinstance(taken, Held)
-        assert kinds(taken.rows) == [Started, ActionSettled, TakenOver]
+        assert kinds(taken.rows) == [Started, *[ActionSettled] * count, TakenOver]
 
     play(dynamodb, 2, body)
 
@@ -326,6 +349,18 @@ def test_a_lease_that_was_renewed_just_now_is_not_taken(dynamodb: str) -> None:
         meanwhile(other._table, "update_each", lambda: worker.renew([(ONE, due.token)], LEASE))
         assert await other.claim(QUEUES, DEFINITIONS, 10, GRACE) == []
         assert await worker.renew([(ONE, due.token)], LEASE) == {ONE}
+
+    play(dynamodb, 2, body)
+
+
+def test_what_was_taken_over_just_now_is_not_given_back(dynamodb: str) -> None:
+    async def body(late: DynamoStore, other: DynamoStore) -> None:
+        await late.start([begin()], GRACE)
+        [held] = await late.hold([ONE], "w1", 1)
+        assert isinstance(held, Held)
+        meanwhile(late._table, "update_each", lambda: other.hold([ONE], "w2", LEASE))
+        await late.release([(ONE, held.token)])
+        assert (await other.head(ONE)).holder == "w2"  # type: ignore[union-attr]
 
     play(dynamodb, 2, body)
 
@@ -426,6 +461,35 @@ def test_a_write_that_gets_no_answer_is_unknown_and_one_that_is_not_sent_is_not(
             await near.head(ONE)
 
     through(dynamodb_server, dynamodb, body)
+
+
+def test_a_write_whose_connection_is_reset_is_unknown(
+    dynamodb_server: DynamoServer, dynamodb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset is not a connection that could not be made: what was sent before it may have been done."""
+    monkeypatch.setattr(wire, "TRIES", 2)
+
+    async def body(near: DynamoStore, far: DynamoStore, proxy: Proxy) -> None:
+        hand = await begun(near)
+        proxy.delay = 0.3  # between the server's answer and its arrival
+        writing = asyncio.create_task(hand.commit(settled()))
+        while len(await log(far)) == 1:
+            await asyncio.sleep(0.01)
+        assert proxy._server is not None
+        proxy._server.close()  # nobody can ask again
+        reset(proxy)
+        with pytest.raises(OutcomeUnknown):
+            await writing
+
+    through(dynamodb_server, dynamodb, body)
+
+
+def reset(proxy: Proxy) -> None:
+    """End all connections in a way that tells the other side that something went wrong."""
+    for writer in proxy._writers:
+        line = writer.get_extra_info("socket")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    proxy.sever()
 
 
 def test_a_repeated_write_that_is_refused_is_unknown(
@@ -545,6 +609,41 @@ def test_what_is_throttled_or_in_the_way_is_tried_again(error: ClientError, dyna
         assert await hand.commit(settled()) == "ok"
         assert calls == ["transact_write_items"] * 3
         assert kinds(await log(store)) == [Started, ActionSettled]
+
+    play(dynamodb, 1, body)
+
+
+def test_nothing_is_overlooked_where_the_server_answers_in_small_parts(dynamodb: str) -> None:
+    """A page has at most 1 MB, and a read of many items leaves out what there is no capacity for."""
+
+    async def body(store: DynamoStore) -> None:
+        once, table = store._table.wire._once, store.address.table
+
+        async def sparing(verb: str, parameters: dict[str, Any]) -> Any:
+            if verb == "query":
+                return await once(verb, {**parameters, "Limit": 1})
+            if verb == "batch_get_item":
+                keys = parameters["RequestItems"][table]["Keys"]
+                some = {table: {**parameters["RequestItems"][table], "Keys": keys[:1]}}
+                left = {table: {**parameters["RequestItems"][table], "Keys": keys[1:]}} if keys[1:] else {}
+                return {**await once(verb, {"RequestItems": some}), "UnprocessedKeys": left}
+            return await once(verb, parameters)
+
+        keys = [f"acme/{number}" for number in range(3)]
+        store._table.wire._once = sparing  # type: ignore[method-assign]
+        await store.start([begin(key, topics=("paid",), tags=("t",)) for key in keys], 0)
+        await accepted(store, *(letter(id, key=keys[0]) for id in ("m1", "m2", "m3")))
+        assert sorted(due.key for due in await store.claim(QUEUES, DEFINITIONS, 10, GRACE)) == keys
+        held = [one for one in await store.hold(keys, "w1", LEASE) if isinstance(one, Held)]
+        assert [len(one.mail) for one in held] == [3, 0, 0]
+        for version in (2, 3):
+            assert await store.commit([step(one, version) for one in held], GRACE) == ["ok"] * 3
+        assert [row.version for row in await log(store, keys[2])] == [1, 2, 3]
+        assert await store.listening("acme", ["paid"], 10) == {"paid": keys}
+        assert sorted(head.key for head in await store.find(Query("acme", tags=("t",)))) == keys
+        assert sorted(head.key for head in await store.find(Query("acme"))) == keys
+        assert await store.extent("acme", "order") == (3, 9)
+        assert await store.begun("acme", 10) == 3
 
     play(dynamodb, 1, body)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.core.behalf import for_everybody
-from perdure.errors import KeyringError
+from perdure.errors import InvalidValue, KeyringError
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -61,8 +61,8 @@ class Batch(Generic[Q, A]):
         try:
             answers = await self._write([place.item for place in batch])
         except BaseException as error:
-            if isinstance(error, KeyringError) and len(batch) > 1:
-                # One of them could not be sealed, so none was written: each for itself.
+            if isinstance(error, (KeyringError, InvalidValue)) and len(batch) > 1:
+                # One of them could not be sealed, or not be stored, so none was written: each for itself.
                 for one in batch:
                     await self._put_all([one])
                 return

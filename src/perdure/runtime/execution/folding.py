@@ -30,12 +30,14 @@ class Mailbox:
         self._offered: dict[tuple[int, str], Described] = {}  # versions that letters ask for
         self._settings = settings
 
-    def deliver(self, letters: Iterable[Mail]) -> None:
-        """Take mail that was not seen before."""
+    def deliver(self, letters: Iterable[Mail]) -> bool:
+        """Take mail that was not seen before; whether there was any."""
+        before = len(self._seen)
         for letter in letters:
             if letter.id not in self._seen:
                 self._seen.add(letter.id)
                 self.letters.append(letter)
+        return len(self._seen) > before
 
     def offer(self, versions: Sequence[Described]) -> None:
         """Other versions of its definition, for letters that ask for them."""

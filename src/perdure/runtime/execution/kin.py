@@ -71,6 +71,10 @@ class Kin:
         if self._parent is not None and not any(letter.key == self._parent for letter in self._draft.mail):
             self._draft.mail.append(self._outcome_letter(self._parent, replay, workflow))
 
+    def without_outcome(self, letters: Sequence[Mail]) -> list[Mail]:
+        """All but what tells the parent."""
+        return [letter for letter in letters if letter.key != self._parent]
+
     def _outcome_letter(self, parent: str, replay: Replay, workflow: Workflow[..., Any]) -> Mail:
         ref = self._parent_ref or 0
         status, _, error = summary.ended(replay.outcome)

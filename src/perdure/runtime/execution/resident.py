@@ -58,6 +58,7 @@ class Resident(Course):
         "later",
         "lease_until",
         "mailbox",
+        "overfull",
         "recalled",
         "rung",
         "rung_at",
@@ -69,6 +70,7 @@ class Resident(Course):
         self.house = house
         self.lane = held.lane
         self.mailbox = Mailbox(house.settings)
+        self.overfull = False  # more mail waits than one commit takes
         self.inputs: deque[ev.Event] = deque()
         self.running: dict[int, Running] = {}
         self.later: dict[int, int] = {}  # actions whose next attempt is due later
@@ -184,6 +186,9 @@ class Resident(Course):
         if self._progress:
             self._note_progress(now)
         draft = self.draft
+        overfull, self.overfull = self.overfull, False
+        if overfull and draft.done:
+            return self._without_end()
         draft.settle = settle = self._decide(now)
         rows = self.rows_with(settle, now)
         if not rows and settle is None and not draft.done:
@@ -194,6 +199,13 @@ class Resident(Course):
                 self.workflow.name, settle, rows[-1].version if rows else self.version, max(self.at, now)
             )
             commit.children = [*commit.children, *told]
+        return commit
+
+    def _without_end(self) -> Commit:
+        """What is folded is written first, and its end comes after the rest of its mail: nobody is told of it yet."""
+        self.draft.settle = None
+        commit = self.draft.commit(self.key, self.token, self.draft.rows)
+        commit.mail = self.kin.without_outcome(commit.mail)
         return commit
 
     @property

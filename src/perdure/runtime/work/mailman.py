@@ -68,7 +68,9 @@ class Mailman:
         for key in keys:
             resident = residents.get(key)
             if resident is not None:
-                resident.mailbox.deliver(boxes.get(key, ()))
+                fresh = resident.mailbox.deliver(boxes.get(key, ()))
+                # Mail for which its end was refused and that is not here does not fit into its commit.
+                resident.overfull = resident.ended is not None and not fresh
                 if resident.ended is not None and not boxes.get(key):
                     # Its end was refused for mail that is still on its way, in a transaction of the sender's.
                     self._floor.ring_at(resident, self._floor.now() + 50_000)

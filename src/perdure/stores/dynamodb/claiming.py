@@ -99,11 +99,11 @@ class Claiming:
             try:
                 await deliver(self._table, item, grace)
             except (StoreError, InvalidValue) as error:
-                key = key_at(entry["pk"])
-                log.warning("%s: what its commit has for others is not delivered: %s", key, error)
                 later = {"due": now + grace * 2**DOUBLINGS}
                 when: list[Condition] = [("due", "=", item["due"])]
-                await self._table.update(change(self._table.name, item["pk"], item["sk"], later, when=when))
+                if await self._table.update(change(self._table.name, item["pk"], item["sk"], later, when=when)):
+                    key = key_at(entry["pk"])
+                    log.warning("%s: what its commit has for others is not delivered: %s", key, error)
 
     def _hint(self, head: Item | None, entries: Sequence[Item], now: int, grace: int) -> Iterator[dict[str, Any]]:
         """What claims one execution: each change holds only if nobody else was sooner."""

@@ -115,6 +115,10 @@ class _Draft:
         """Whether the answer stands for something that was written."""
         return self.answer == "ok" or (self.answer == "mail" and self._refused_park)
 
+    @property
+    def ends(self) -> bool:
+        return isinstance(self._commit.settle, End)
+
     def begin(self, facts: Facts | None) -> None:
         """What can be said without asking anybody."""
         commit = self._commit
@@ -128,7 +132,7 @@ class _Draft:
         if len(ids) != len(set(ids)):
             self.answer = self.answer or "stale"
         self._folded = {row.message_id: row.version for row in commit.rows if row.message_id is not None}
-        if isinstance(commit.settle, End):
+        if self.ends:
             self.parcel.lane = facts.lane
 
     async def unit(self) -> Unit:
@@ -141,7 +145,7 @@ class _Draft:
             item = {"pk": home(self.key), "sk": version_key(commit.rows[-1].version), "rows": rows}
             ops.append(put(table.name, item))
         ops += self._messages()
-        if isinstance(commit.settle, End):
+        if self.ends:
             if self._facts.lane is not None:
                 ops.append(delete(table.name, f"Q#{self._facts.lane}", seat(self._facts)))
             ops += [delete(table.name, f"T#{topic}", self.key) for topic in self._facts.topics]
@@ -190,6 +194,8 @@ class _Draft:
                 if values["base"] == 1:
                     del values["base"]
                 values |= await self._settled(settle, pieces)
+        if self.parcel != Parcel() and not self.ends:
+            values["owes"] = True  # whoever holds it next looks whether that is delivered
         if len(when) > 1 and ("tok", "=", commit.token) in when:
             when.remove(("tok", "there"))
         return change(table.name, home(self.key), HEAD, values, add={"waiting": -read}, when=when)
@@ -222,7 +228,8 @@ class _Draft:
             when: list[Condition] = [("v", "absent")]
             if id in done:
                 values |= emptied
-                when.append(("seq", "there"))
+            # If it comes just now, it would be counted as mail that waits, and in the log, for ever.
+            when.append(("seq", "there") if id in done or id in (self._odd or {}) else ("pk", "absent"))
             ops.append(change(table, pk, f"m#{id}", values, when=when))
         for id in dict.fromkeys(self._commit.done):
             if id not in self._folded:
@@ -237,7 +244,9 @@ class _Draft:
         for child in self.parcel.children:
             checked(child.key)
         await table.enlist(lists_of(self.parcel.children))
-        self.parcel_key = self.parcel_key or f"o#{uuid.uuid4().hex}"
+        # In the order of commits: tokens rise with every hold, and the clock of one process never runs backwards.
+        order = f"{self._commit.token:020d}#{self._now:020d}"
+        self.parcel_key = self.parcel_key or f"o#{order}#{uuid.uuid4().hex}"
         self.parcel_pieces = []
         data = await table.values.stored(_pack(self.parcel), IN_ROWS, self.parcel_pieces)
         pieces += self.parcel_pieces
@@ -250,12 +259,12 @@ class _Draft:
         if not unit.refusals:
             self.answer = "mail" if self._refused_park else "ok"
             return
-        commit, head = self._commit, unit.refusals.get(0)
+        head = unit.refusals.get(0)
         if len(unit.refusals) > 1 or head is None:
             self.answer = "stale"  # a message is not where it should be, or a version is occupied
         elif not self._ours(head):
             self.answer = "stale"
-        elif isinstance(commit.settle, End):
+        elif self.ends:
             self.answer = "mail"
         else:
             self._refused_park = True  # its rows are written all the same
@@ -283,6 +292,7 @@ def _told_by_rows(commit: Commit) -> dict[str, Value]:
 
 async def _deliver_now(table: Table, drafts: Sequence[_Draft], grace: int) -> None:
     """All parcels of a group together. Their commits stand whatever happens here: what is not delivered now is due."""
+    drafts = [one for one in drafts if one.key not in table.owing or await settle_debts(table, one.key, one.parcel_key)]
     if not drafts:
         return
     children = [child for draft in drafts for child in draft.parcel.children]
@@ -294,8 +304,24 @@ async def _deliver_now(table: Table, drafts: Sequence[_Draft], grace: int) -> No
         await asyncio.gather(*map(table.update, ops))
         await table.values.drop([name for draft in drafts for name in draft.parcel_pieces])
     except (StoreError, InvalidValue) as error:
+        table.owing.update(draft.key for draft in drafts if not draft.ends)
         keys = ", ".join(draft.key for draft in drafts)
         log.warning("what these commits have for others is delivered later: %s: %s", keys, error)
+
+
+async def settle_debts(table: Table, key: str, before: str | None = None) -> bool:
+    """What earlier commits of an execution have for others comes before what a later one has: a child has to be there
+    before it is cancelled. Whether nothing is left; what is left is delivered by claims, in order."""
+    try:
+        for item in await table.wire.all(home(key), low="o#", high=before or "o#~"):
+            if item["sk"] != before:
+                await deliver(table, item, 0)
+    except (StoreError, InvalidValue) as error:
+        table.owing.add(key)
+        log.warning("%s: what its commits have for others is delivered later: %s", key, error)
+        return False
+    table.owing.discard(key)
+    return True
 
 
 async def deliver(table: Table, item: Item, grace: int) -> None:

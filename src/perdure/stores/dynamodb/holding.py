@@ -14,6 +14,7 @@ from perdure.core import events
 from perdure.core.events import TakenOver
 from perdure.core.records import Busy, Gone, Held, HoldAnswer, Mail, Queued
 from perdure.errors import StoreError
+from perdure.stores.dynamodb.committing import settle_debts
 from perdure.stores.dynamodb.items import (
     HEAD,
     MAIL,
@@ -74,6 +75,7 @@ async def _round(
             free.append(_Hold(table, head, facts, me, now, lease))
         elif await _queue(table, head, before):
             answers[key] = Queued(key)
+    await asyncio.gather(*(settle_debts(table, one.key) for one in free if "owes" in heads[one.key]))
     units = [one.unit() for one in free]
     writing = Writing(table.wire)
     with writing.told():
@@ -139,6 +141,8 @@ class _Hold:
             "hints": 0,
             "sp": self._facts.mark(head["status"], begun=True),
         }
+        if "owes" in head and self.key not in table.owing:
+            values["owes"] = None
         barrier = [] if clean else [self._barrier(values)]
         return Unit(self.key, [change(table.name, head["pk"], HEAD, values, when=_unchanged(head)), *barrier])
 

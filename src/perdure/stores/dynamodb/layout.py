@@ -39,7 +39,9 @@ async def prepare(table: Table) -> None:
                 f"{table.address.shown}: the table is not there; run `perdure migrate` with an address that does not"
                 " say create=no"
             )
-        found = await _create(table)
+        await _create(table)
+    if found is None or found["TableStatus"] == "CREATING":  # by us, or by somebody who was sooner
+        found = await _made(table)
     _refuse_others(table, found)
     doubt(table, [*doubts(found), *await _expiry(table)])
     await _number(table)
@@ -47,7 +49,8 @@ async def prepare(table: Table) -> None:
 
 async def number(table: Table) -> int:
     """The number of the layout that the table has; 0 for none."""
-    if await _described(table) is None:
+    described = await _described(table)
+    if described is None or described["TableStatus"] == "CREATING":
         return 0
     found = await table.wire.get("R#layout", "layout")
     return 0 if found is None else int(found["number"])
@@ -68,7 +71,7 @@ def _keys(hash: str, range: str) -> list[dict[str, str]]:
     return [{"AttributeName": hash, "KeyType": "HASH"}, {"AttributeName": range, "KeyType": "RANGE"}]
 
 
-async def _create(table: Table) -> dict[str, Any]:
+async def _create(table: Table) -> None:
     only_keys = {"ProjectionType": "KEYS_ONLY"}
     try:
         await table.wire.write(
@@ -88,10 +91,13 @@ async def _create(table: Table) -> dict[str, Any]:
     except StoreError as error:
         if trouble.code_of(error.__cause__ or error) != "ResourceInUseException":
             raise
+
+
+async def _made(table: Table) -> dict[str, Any]:
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while asyncio.get_running_loop().time() < deadline:
         found = await _described(table)
-        if found is not None and found["TableStatus"] == "ACTIVE":
+        if found is not None and found["TableStatus"] != "CREATING":
             return found
         await asyncio.sleep(random.uniform(0.05, 0.5))
     raise StoreError(f"{table.address.shown}: the table was not ready after {PATIENCE:.0f} s; try again")

@@ -91,7 +91,7 @@ async def _unit(table: Table, start: Start, now: int, due: int) -> Unit:
     if lane is not None and open_:
         line = await table.wire.get(f"Q#{lane}", "n")
         taken = 0 if line is None else line["n"]
-    facts = table.remember(facts_of_start(start, now, taken + 1))
+    facts = facts_of_start(start, now, taken + 1)
     if len(facts.topics) > table.mailbox_page:
         raise InvalidValue(
             f"{start.key}: it listens for {len(facts.topics)} topics, and this store takes {table.mailbox_page} of one"

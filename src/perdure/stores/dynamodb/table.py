@@ -43,6 +43,7 @@ class Table:
         self.values = Values(self.wire)
         self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._listed: set[tuple[str, str]] = set()
+        self.owing: set[str] = set()  # executions of which a parcel could not be delivered from here
 
     @property
     def mailbox_page(self) -> int:

@@ -6,8 +6,10 @@ leaves a write unknown, like a connection that ends or that says nothing any mor
 
 from __future__ import annotations
 
+from socket import gaierror
 from typing import Any
 
+from aiohttp import ClientConnectorError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -71,7 +73,14 @@ def reasons_of(error: ClientError) -> list[dict[str, Any]]:
 
 def later(error: BaseException) -> bool:
     """Whether the same call may do better in a moment, and certainly did nothing now."""
-    return code_of(error) in THROTTLED | IN_THE_WAY or isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+    return code_of(error) in THROTTLED | IN_THE_WAY or _unsent(error)
+
+
+def _unsent(error: BaseException) -> bool:
+    """Whether there was no connection to send it on. The SDK says the same of one that was reset after it was sent."""
+    if isinstance(error, EndpointConnectionError):
+        return isinstance(error.kwargs.get("error"), (ClientConnectorError, gaierror))
+    return isinstance(error, ConnectTimeoutError)
 
 
 def lost(error: BaseException) -> bool:
@@ -79,9 +88,7 @@ def lost(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return int(status) >= 500
-    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError)):
-        return False
-    return isinstance(error, (HTTPClientError, OSError))
+    return not _unsent(error) and isinstance(error, (HTTPClientError, EndpointConnectionError, OSError))
 
 
 def unknown(error: BaseException, place: str) -> OutcomeUnknown:
@@ -106,7 +113,7 @@ def meaning(error: BaseException, place: str) -> PerdureError:
         return StoreError(
             f"{place}: the SDK finds no credentials; set AWS_PROFILE or AWS_ACCESS_KEY_ID, or give a role"
         )
-    if lost(error) or isinstance(error, (EndpointConnectionError, ConnectTimeoutError)):
+    if lost(error) or _unsent(error):
         return StoreUnavailable(f"{place}: DynamoDB cannot be reached; is the endpoint right, and is it up? {detail}")
     if isinstance(error, UnicodeError):
         return InvalidValue(f"a value cannot be stored; nothing was written {detail}")

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from perdure.errors import StoreError
 from perdure.stores.dynamodb.items import delete, put
 from perdure.stores.dynamodb.wire import Wire
 
@@ -37,7 +38,11 @@ class Values:
         if not isinstance(value, list):
             return value
         parts = await self._wire.all(f"B#{value[0]}")
-        assert len(parts) == value[1], f"{len(parts)} of {value[1]} pieces of {value[0]} are there"
+        if len(parts) != value[1]:
+            place = self._wire.address.shown
+            raise StoreError(
+                f"{place}: of a long value only {len(parts)} of {value[1]} pieces are there (B#{value[0]})"
+            )
         return b"".join(part["data"] for part in parts)
 
     async def drop(self, pieces: Sequence[str]) -> None:
