@@ -441,6 +441,35 @@ def test_what_a_replica_must_have_is_unknown_until_it_has_it(own_server: ValkeyS
     asyncio.run(scenario())
 
 
+def test_what_is_repeated_is_not_confirmed_before_the_replica_has_it(own_server: ValkeyServer) -> None:
+    """Whoever repeats a call is told what another connection wrote, and a server waits for those of one at a time."""
+
+    async def scenario() -> None:
+        with ValkeyServer("--replicaof", "127.0.0.1", str(own_server.port), durable=True) as replica:
+            await follows(replica)
+            url = at(own_server, replicas="1", timeout="6")
+            async with opened(url) as patient, opened(url.replace("timeout=6", "timeout=1")) as store:
+                hand = await begun(patient)
+                await accepted(patient, letter("folded"))
+                assert await hand.commit(letter("folded")) == "ok"
+                replica.pause()
+                async with opened(url.replace("replicas=1&", "")) as hasty:
+                    await accepted(hasty, letter())
+                    await hasty.start([begin(TWO)], GRACE)
+                for repeated in (
+                    store.send([letter()], GRACE),
+                    store.send([letter("folded")], GRACE),
+                    store.start([begin(TWO)], GRACE),
+                ):
+                    with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                        await repeated
+                replica.go_on()
+                assert [sent.answer for sent in await patient.send([letter()], GRACE)] == ["duplicate"]
+                assert await patient.start([begin(TWO)], GRACE) == ["same"]
+
+    asyncio.run(scenario())
+
+
 def test_a_replica_that_takes_over_has_what_was_confirmed(own_server: ValkeyServer) -> None:
     async def scenario() -> None:
         with ValkeyServer("--replicaof", "127.0.0.1", str(own_server.port), durable=True) as replica:
