@@ -410,6 +410,26 @@ def test_every_verb_goes_by_an_index() -> None:
         asyncio.run(scenario(server.address("index"), client))
 
 
+def test_a_claim_reads_little_of_a_flood(mongodb: str) -> None:
+    """To find who else waits, the server goes from tenant to tenant."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        database = client.get_default_database()
+        async with opened(mongodb) as store:
+            keys = [f"flood/{n}" for n in range(1000)]
+            await store.start([begin(key) for key in keys], 0)
+            await store.start([begin("small/one")], 0)
+            await store.send([letter(key=key) for key in keys], 0)
+            database.command("profile", 2)
+            assert "small/one" in [due.key for due in await store.claim(QUEUES, DEFINITIONS, 2, GRACE)]
+            database.command("profile", 0)
+        reads = list(database["system.profile"].find({"keysExamined": {"$exists": True}}))
+        assert reads and max(one["keysExamined"] for one in reads) < 100, reads
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
+
+
 # The layout
 
 
@@ -470,8 +490,10 @@ def test_a_store_opens_again_on_another_loop_and_says_when_it_is_closed(emptied_
 
     assert asyncio.run(use()) == ["created"]
     assert asyncio.run(use()) == ["same"]
-    with pytest.raises(StoreError, match="not open"):
-        asyncio.run(store.start([begin()], GRACE))
+    for one in (store, MongoStore(emptied_mongodb)):
+        for call in (one.start([begin()], GRACE), one.head(ONE), one.hold([ONE], "w1", LEASE), one.mail([ONE])):
+            with pytest.raises(StoreError, match="not open"):
+                asyncio.run(call)
 
 
 # Values
