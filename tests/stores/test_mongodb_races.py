@@ -308,6 +308,31 @@ def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> 
     play(emptied_mongodb, 2, body)
 
 
+def test_mail_that_a_dead_worker_was_folding_holds_up_no_claim(emptied_mongodb: str) -> None:
+    """Its lease is not over, so nobody may end its session; the mail is closed to others, and is due before all."""
+
+    async def body(dead: MongoStore, other: MongoStore) -> None:
+        await dead.start([begin(ONE)], 0)
+        hand = await take(dead)
+        assert [sent.answer for sent in await dead.send([letter()], 0)] == ["accepted"]
+        session = dead._link._session
+        assert session is not None
+        await session.start_transaction()
+        fold = await hand.prepare(settled(), letter())
+        assert await Committing(dead._link.tables, session, await dead.now()).commit([fold], GRACE, False) == {}
+        keys = [f"acme/{n}" for n in range(3)]
+        await other.start([begin(key) for key in keys], LEASE)
+        await other.send([letter(key=key) for key in keys], 0)
+        began = time.monotonic()
+        found = [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)]
+        assert sorted(found) == keys
+        assert time.monotonic() - began < 8
+        await session.abort_transaction()
+        assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [ONE]
+
+    play(emptied_mongodb, 2, body)
+
+
 def test_groups_that_meet_in_any_order_do_not_hinder_each_other_for_ever(emptied_mongodb: str) -> None:
     async def body(*stores: MongoStore) -> None:
         keys = [f"acme/{number}" for number in range(12)]
