@@ -430,6 +430,27 @@ def test_a_claim_reads_little_of_a_flood(mongodb: str) -> None:
         asyncio.run(scenario(client))
 
 
+def test_who_has_begun_is_looked_up_many_at_once(mongodb: str) -> None:
+    """A tenant whose quota is full has a long queue of those that have not, and is asked about again and again."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        database = client.get_default_database()
+        async with opened(mongodb) as store:
+            await store.start([begin(f"acme/{n}") for n in range(90)], 0)
+            hands = [await take(store, f"acme/{n}") for n in range(4)]
+            assert await hands[0].commit(settled(), settle=Park("open", None, waits=b"{}")) == "ok"
+            assert await hands[1].park(settled()) == "ok"
+            await store.release([(hands[2].key, hands[2].token)])
+            database.command("profile", 2)
+            assert await store.begun("acme", 50) == 3
+            database.command("profile", 0)
+        reads = [one["ns"].rpartition(".")[2] for one in database["system.profile"].find({"op": {"$ne": "update"}})]
+        assert sorted(reads) == ["events", "heads", "wakes"]
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
+
+
 # The layout
 
 
