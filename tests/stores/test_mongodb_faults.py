@@ -533,6 +533,25 @@ def test_a_row_that_is_too_large_is_refused_and_nothing_is_written(emptied_mongo
     asyncio.run(scenario())
 
 
+def test_a_group_of_which_the_server_took_a_part_is_unknown(mongodb: str) -> None:
+    """As when the disk is full in the middle of it: whoever were told that nothing was written would write it again."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        async with opened(mongodb) as store:
+            hands = [await begun(store, key) for key in (ONE, TWO)]
+            client.get_default_database().command("collMod", "events", validator={"key": {"$ne": TWO}})
+            group = [await hand.prepare(settled()) for hand in hands]
+            with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                await store.commit(group, GRACE)
+            assert [len(await log(store, key)) for key in (ONE, TWO)] == [2, 1]
+            with pytest.raises(StoreError, match="nothing was written") as refused:
+                await store.commit(group[1:], GRACE)
+            assert not isinstance(refused.value, OutcomeUnknown)
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
+
+
 def test_a_commit_that_needs_several_documents_is_written_whole_or_not_at_all(
     emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

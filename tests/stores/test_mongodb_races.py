@@ -282,6 +282,17 @@ def test_two_who_hold_at_once_do_not_both_have_it(emptied_mongodb: str) -> None:
     play(emptied_mongodb, 3, body)
 
 
+def test_what_was_given_back_is_not_settled(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        await store.release([(ONE, hand.token)])
+        assert await hand.park(settled()) == await hand.end() == "stale"
+        assert await store.renew([(ONE, hand.token)], LEASE) == set()
+        assert kinds(await log(store)) == [Started]
+
+    play(emptied_mongodb, 1, body)
+
+
 def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 

@@ -208,6 +208,8 @@ class MongoStore:
                 await self._link.tables.events.insert_many(documents, ordered=False)
             except BulkWriteError as error:
                 if trouble.lost(error) or not trouble.occupied(error):
+                    if done := error.details["nInserted"]:
+                        raise self._half_done(done, len(documents)) from error
                     raise
                 for refusal in error.details["writeErrors"]:
                     answers[refusal["index"]] = "stale"
