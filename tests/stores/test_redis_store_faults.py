@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -154,12 +156,15 @@ def test_a_lost_read_is_unavailable_and_the_next_one_connects_again(redis_url: s
     asyncio.run(scenario())
 
 
-def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str) -> None:
+@pytest.mark.parametrize("how", ["ended", "reset"])
+def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str, how: str) -> None:
     async def scenario() -> None:
         async with through(redis_url) as (store, proxy, _):
             hand = await begun(store)
+            for writer in proxy._writers if how == "reset" else ():
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             proxy.sever()
-            while not all(wire._reader.at_eof() for wire in store._work._free):
+            while any(not (wire._reader.at_eof() or wire._reader.exception()) for wire in store._work._free):
                 await asyncio.sleep(0.01)
             assert await hand.commit(settled()) == "ok"
 

@@ -137,7 +137,7 @@ class Wires:
         """One that can be used again, if there is one. No question is asked: the end of a stream is known here."""
         while free:
             wire = free.pop()
-            if not wire._reader.at_eof():
+            if not wire._reader.at_eof() and wire._reader.exception() is None:
                 return wire
             await wire.disconnect(nowait=True)
         return None
