@@ -331,6 +331,39 @@ def test_a_full_memory_takes_nothing_of_a_group_and_leases_are_kept(own_server: 
     asyncio.run(scenario())
 
 
+def test_a_memory_that_is_full_in_the_middle_of_a_call_leaves_it_unknown(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed over in the first part is written."""
+    monkeypatch.setattr(module, "PART", 1)
+
+    async def scenario() -> None:
+        async with opened(at(own_server)) as store:
+            run = store._calls.run
+
+            async def filled(*words: Any, **options: Any) -> Any:
+                try:
+                    return await run(*words, **options)
+                finally:
+                    own_server.do("CONFIG", "SET", "maxmemory", 1)
+
+            monkeypatch.setattr(store._calls, "run", filled)
+            try:
+                with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                    await store.start([begin(ONE), begin(TWO)], GRACE)
+                own_server.do("CONFIG", "SET", "maxmemory", 0)
+                with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                    await store.send([letter("m1"), letter("m2")], GRACE)
+                with pytest.raises(StoreFull, match="nothing was written"):
+                    await store.send([letter("m1"), letter("m2")], GRACE)
+            finally:
+                own_server.do("CONFIG", "SET", "maxmemory", 0)
+            assert ids((await store.mail([ONE]))[ONE]) == ["m1"]
+            assert await store.head(TWO) is None
+
+    asyncio.run(scenario())
+
+
 def test_a_primary_that_has_become_a_replica_takes_no_writes(own_server: ValkeyServer) -> None:
     async def scenario() -> None:
         async with opened(at(own_server)) as store:
