@@ -293,6 +293,30 @@ def test_what_was_given_back_is_not_settled(emptied_mongodb: str) -> None:
     play(emptied_mongodb, 1, body)
 
 
+def test_what_was_parked_is_not_given_back_once_more(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        assert await hand.park(settled()) == "ok"
+        await store.release([(ONE, hand.token)])
+        assert await store.next_due(QUEUES, DEFINITIONS) is None
+
+    play(emptied_mongodb, 1, body)
+
+
+@pytest.mark.parametrize("done", [[], ["m1"]], ids=["step", "transaction"])
+def test_a_message_is_folded_once_in_one_commit_too(emptied_mongodb: str, done: list[str]) -> None:
+    """The index of messages sees what is in other documents."""
+
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        await accepted(store, letter())
+        assert await hand.commit(letter(), letter(), done=done) == "stale"
+        assert await hand.commit(letter(), done=done) == "ok"
+        assert await hand.commit(letter(), done=[]) == "stale"
+
+    play(emptied_mongodb, 1, body)
+
+
 def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 

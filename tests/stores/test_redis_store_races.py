@@ -301,6 +301,16 @@ def test_what_was_given_back_is_not_settled(redis_url: str) -> None:
     with_clock(redis_url, body)
 
 
+def test_what_was_parked_is_not_given_back_once_more(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        assert await hand.park(settled()) == "ok"
+        await store.release([(ONE, hand.token)])
+        assert await store.next_due(QUEUES, DEFINITIONS) is None
+
+    with_clock(redis_url, body)
+
+
 def test_a_lapse_is_counted_and_ends_the_token(redis_url: str) -> None:
     async def body(store: RedisStore, clock: ManualClock) -> None:
         hand = await begun(store)
