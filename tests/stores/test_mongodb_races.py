@@ -317,6 +317,28 @@ def test_a_message_is_folded_once_in_one_commit_too(emptied_mongodb: str, done: 
     play(emptied_mongodb, 1, body)
 
 
+def test_a_hold_that_was_lost_before_its_barrier_gets_none(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        lost = await begun(store)
+        hand = await take(store)
+        now = await store.now()
+        for key, token in ((ONE, lost.token), (ONE, hand.token), ("acme/none", 1)):
+            counted = await store._link.transact_holding(
+                lambda session, held={key: token}: Committing(store._link.tables, session, now).barriers(held, "w1")  # type: ignore[misc]
+            )
+            assert counted == ({ONE: 0} if token == hand.token else {})
+        await store.release([(ONE, hand.token)])
+        assert (
+            await store._link.transact_holding(
+                lambda session: Committing(store._link.tables, session, now).barriers({ONE: hand.token}, "w1")
+            )
+            == {}
+        )
+        assert kinds(await log(store)) == [Started, TakenOver, TakenOver]
+
+    play(emptied_mongodb, 1, body)
+
+
 def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 
@@ -364,6 +386,27 @@ def test_mail_that_a_dead_worker_was_folding_holds_up_no_claim(emptied_mongodb: 
         assert time.monotonic() - began < 8
         await session.abort_transaction()
         assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [ONE]
+
+    play(emptied_mongodb, 2, body)
+
+
+def test_a_park_that_stands_still_in_the_middle_takes_no_other_lease_away(emptied_mongodb: str) -> None:
+    """The event loop of a worker may be blocked there, and that is when another thread renews what it holds."""
+
+    async def body(store: MongoStore, twin: MongoStore) -> None:
+        one, two = await begun(store, ONE), await begun(store, TWO)
+        session = store._link._session
+        assert session is not None
+        await session.start_transaction()
+        parks = [await one.prepare(settled(), settle=Park("open", None))]
+        assert await Committing(store._link.tables, session, await store.now()).commit(parks, GRACE, False) == {}
+        began = time.monotonic()
+        assert await twin.renew([(ONE, one.token), (TWO, two.token)], 3 * LEASE) == {TWO}
+        assert time.monotonic() - began < 8
+        head = await store.head(TWO)
+        assert head is not None and head.due is not None and head.due > await store.now() + 2 * LEASE
+        await session.abort_transaction()
+        assert await twin.renew([(ONE, one.token), (TWO, two.token)], LEASE) == {ONE, TWO}
 
     play(emptied_mongodb, 2, body)
 

@@ -311,6 +311,18 @@ def test_what_was_parked_is_not_given_back_once_more(redis_url: str) -> None:
     with_clock(redis_url, body)
 
 
+def test_an_end_empties_the_mailbox_of_what_is_in_the_log(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        await accepted(store, letter())
+        assert await hand.commit(letter(), done=[]) == "ok"
+        assert await hand.end() == "ok"
+        assert (await head_of(store)).mail == 0
+        assert (await store.send([letter()], GRACE))[0].version == 2
+
+    with_clock(redis_url, body)
+
+
 def test_a_lapse_is_counted_and_ends_the_token(redis_url: str) -> None:
     async def body(store: RedisStore, clock: ManualClock) -> None:
         hand = await begun(store)

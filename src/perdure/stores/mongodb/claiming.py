@@ -12,16 +12,13 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 
-import pymongo
 from bson import ObjectId
-from pymongo import UpdateMany, UpdateOne, WriteConcern
-from pymongo.errors import PyMongoError
-from pymongo.read_concern import ReadConcern
+from pymongo import UpdateMany
 
 from perdure.core.fairness import VISITS, WINDOW, share_out
 from perdure.core.records import Due, tenant_of
 from perdure.stores.mongodb.documents import live_holder
-from perdure.stores.mongodb.holding import changed
+from perdure.stores.mongodb.holding import NEWEST, changed, unhindered
 from perdure.stores.mongodb.layout import Collection, Document
 from perdure.stores.mongodb.link import Link, collect
 from perdure.stores.mongodb.reading import served
@@ -29,9 +26,6 @@ from perdure.stores.ticker import DOUBLINGS
 
 #: So many tenants are visited side by side.
 ABREAST = 20
-#: Seconds that a write waits for a transaction that has the same document.
-WAIT = 1.0
-_LOCAL = ReadConcern("local")
 
 
 class Turns:
@@ -46,8 +40,8 @@ class Claiming:
 
     def __init__(self, link: Link, turns: Turns, now: int, limit: int, grace: int) -> None:
         self._link = link
-        self._wakes = link.tables.wakes.with_options(read_concern=_LOCAL)
-        self._messages = link.tables.messages.with_options(read_concern=_LOCAL)
+        self._wakes = link.tables.wakes.with_options(read_concern=NEWEST)
+        self._messages = link.tables.messages.with_options(read_concern=NEWEST)
         self._turns = turns
         self._now = now
         self._limit = limit
@@ -126,26 +120,3 @@ class Claiming:
         fields = ["queue", "holder", "due"]
         live = {one["_id"]: one for one in await collect(self._wakes.find({"_id": {"$in": list(keys)}}, fields))}
         return [Due(key, live[key]["queue"], live_holder(live[key], self._now)) for key in keys if key in live]
-
-
-async def unhindered(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
-    """Write together, or else each by itself: one that cannot be written holds up no other, and is left out.
-
-    Answers how many documents there were, if that is known.
-    """
-    count = await _in_time(collection, writes)
-    if count is None:
-        here = collection.with_options(write_concern=WriteConcern(1))
-        for at in range(0, len(writes), ABREAST):
-            await asyncio.gather(*(_in_time(here, [one]) for one in writes[at : at + ABREAST]))
-    return count
-
-
-async def _in_time(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
-    try:
-        with pymongo.timeout(WAIT):
-            return (await collection.bulk_write(writes, ordered=False)).matched_count
-    except PyMongoError as error:
-        if not error.timeout:
-            raise
-        return None

@@ -11,9 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import pymongo
 from bson import ObjectId
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from perdure.core.records import Busy, Gone, Held, HoldAnswer, Queued
 from perdure.stores.mongodb import reading
@@ -24,6 +27,10 @@ from perdure.stores.mongodb.link import Contended, InTheWay, Link, Occupied, col
 
 #: How often holds are tried that others change meanwhile.
 ROUNDS = 8
+#: So many writes that are hindered go side by side, each for so many seconds.
+ABREAST, WAIT = 20, 1.0
+#: What is read for hints and leases may still be taken back.
+NEWEST = ReadConcern("local")
 #: Microseconds after which something is due again whose former holder is still writing.
 SOON = 500_000
 
@@ -209,3 +216,26 @@ async def changed(
 
 async def _together(wakes: Collection, writes: Sequence[UpdateOne]) -> int:
     return (await wakes.bulk_write(writes, ordered=False)).matched_count
+
+
+async def unhindered(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
+    """Write together, or else each by itself: a document that an open transaction has is left out and holds up none.
+
+    Answers how many documents there were, if that is known.
+    """
+    count = await _in_time(collection, writes)
+    if count is None:
+        here = collection.with_options(write_concern=WriteConcern(1))
+        for at in range(0, len(writes), ABREAST):
+            await asyncio.gather(*(_in_time(here, [one]) for one in writes[at : at + ABREAST]))
+    return count
+
+
+async def _in_time(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
+    try:
+        with pymongo.timeout(WAIT):
+            return (await collection.bulk_write(writes, ordered=False)).matched_count
+    except PyMongoError as error:
+        if not error.timeout:
+            raise
+        return None
