@@ -215,6 +215,32 @@ def test_many_calls_at_once_share_few_connections(redis_url: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_call_under_way_while_the_store_is_closed_leaves_no_connection(redis_url: str) -> None:
+    async def scenario() -> None:
+        async with through(redis_url) as (store, proxy, _):
+            made: list[Any] = []
+            connected = store._calls._connected
+
+            async def counted() -> Any:
+                made.append(await connected())
+                return made[-1]
+
+            store._calls._connected = counted  # type: ignore[method-assign]
+            while store._calls._free:
+                await store._calls._free.pop().disconnect()
+            async with client_of(redis_url) as client:
+                await client.script_flush()  # the call needs a second connection, or the same once more
+            proxy.delay = 0.1
+            call = asyncio.create_task(store.head(ONE))
+            while not made:
+                await asyncio.sleep(0.01)
+            await store.close()
+            assert await call is None
+            assert not any(wire.is_connected for wire in made)
+
+    asyncio.run(scenario())
+
+
 def test_without_a_server_nothing_was_written() -> None:
     async def scenario(server: ValkeyServer) -> None:
         async with opened(at(server)) as store:
