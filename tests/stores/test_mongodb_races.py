@@ -26,6 +26,7 @@ from perdure.testing.contract import (
     QUEUES,
     TWO,
     Hand,
+    ManualClock,
     accepted,
     begin,
     begun,
@@ -293,6 +294,19 @@ def test_what_was_given_back_is_not_settled(emptied_mongodb: str) -> None:
     play(emptied_mongodb, 1, body)
 
 
+def test_a_claim_without_grace_finds_nothing_twice_in_one_moment(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        store = MongoStore(emptied_mongodb, clock=ManualClock())
+        await store.open()
+        try:
+            await store.start([begin()], 0)
+            assert [len(await store.claim(QUEUES, DEFINITIONS, 10, 0)) for _ in range(3)] == [1, 0, 0]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_was_parked_is_not_given_back_once_more(emptied_mongodb: str) -> None:
     async def body(store: MongoStore) -> None:
         hand = await begun(store)
@@ -339,7 +353,8 @@ def test_a_hold_that_was_lost_before_its_barrier_gets_none(emptied_mongodb: str)
     play(emptied_mongodb, 1, body)
 
 
-def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str, claims: bool) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 
     async def body(dead: MongoStore, other: MongoStore) -> None:
@@ -355,7 +370,8 @@ def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> 
         await asyncio.sleep(0.4)
         began = time.monotonic()
         async with asyncio.timeout(10):
-            assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 1, LEASE)] == [ONE]
+            if claims:
+                assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 1, LEASE)] == [ONE]
             taken = await other.hold([ONE, TWO], "w2", LEASE)
         assert all(isinstance(answer, Held) for answer in taken), taken
         assert time.monotonic() - began < 5
