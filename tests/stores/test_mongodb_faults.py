@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
+from pymongo import MongoClient, ReadPreference
 from pymongo.errors import OperationFailure
 
 from perdure.core import events
@@ -346,6 +346,16 @@ def test_a_crash_of_the_server_in_mid_load_loses_nothing() -> None:
 
 
 # Servers that will not do
+
+
+def test_whatever_the_address_says_a_majority_has_it(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        async with opened(emptied_mongodb, w="1", journal="false", readConcernLevel="local") as store:
+            for one in store._link.tables:
+                assert {**one.write_concern.document, "wtimeout": 0} == {"w": "majority", "j": True, "wtimeout": 0}
+                assert (one.read_concern.level, one.read_preference) == ("majority", ReadPreference.PRIMARY)
+
+    asyncio.run(scenario())
 
 
 def test_a_server_that_is_no_replica_set_is_refused() -> None:
