@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
+from pymongo import MongoClient, ReadPreference
 from pymongo.errors import OperationFailure
 
 from perdure.core import events
@@ -348,6 +348,16 @@ def test_a_crash_of_the_server_in_mid_load_loses_nothing() -> None:
 # Servers that will not do
 
 
+def test_whatever_the_address_says_a_majority_has_it(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        async with opened(emptied_mongodb, w="1", journal="false", readConcernLevel="local") as store:
+            for one in store._link.tables:
+                assert {**one.write_concern.document, "wtimeout": 0} == {"w": "majority", "j": True, "wtimeout": 0}
+                assert (one.read_concern.level, one.read_preference) == ("majority", ReadPreference.PRIMARY)
+
+    asyncio.run(scenario())
+
+
 def test_a_server_that_is_no_replica_set_is_refused() -> None:
     async def scenario(url: str) -> None:
         with pytest.raises(SettingsError, match="no member of a replica set"):
@@ -410,6 +420,47 @@ def test_every_verb_goes_by_an_index() -> None:
         asyncio.run(scenario(server.address("index"), client))
 
 
+def test_a_claim_reads_little_of_a_flood(mongodb: str) -> None:
+    """To find who else waits, the server goes from tenant to tenant."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        database = client.get_default_database()
+        async with opened(mongodb) as store:
+            keys = [f"flood/{n}" for n in range(1000)]
+            await store.start([begin(key) for key in keys], 0)
+            await store.start([begin("small/one")], 0)
+            await store.send([letter(key=key) for key in keys], 0)
+            database.command("profile", 2)
+            assert "small/one" in [due.key for due in await store.claim(QUEUES, DEFINITIONS, 2, GRACE)]
+            database.command("profile", 0)
+        reads = list(database["system.profile"].find({"keysExamined": {"$exists": True}}))
+        assert reads and max(one["keysExamined"] for one in reads) < 100, reads
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
+
+
+def test_who_has_begun_is_looked_up_many_at_once(mongodb: str) -> None:
+    """A tenant whose quota is full has a long queue of those that have not, and is asked about again and again."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        database = client.get_default_database()
+        async with opened(mongodb) as store:
+            await store.start([begin(f"acme/{n}") for n in range(90)], 0)
+            hands = [await take(store, f"acme/{n}") for n in range(4)]
+            assert await hands[0].commit(settled(), settle=Park("open", None, waits=b"{}")) == "ok"
+            assert await hands[1].park(settled()) == "ok"
+            await store.release([(hands[2].key, hands[2].token)])
+            database.command("profile", 2)
+            assert await store.begun("acme", 50) == 3
+            database.command("profile", 0)
+        reads = [one["ns"].rpartition(".")[2] for one in database["system.profile"].find({"op": {"$ne": "update"}})]
+        assert sorted(reads) == ["events", "heads", "wakes"]
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
+
+
 # The layout
 
 
@@ -470,8 +521,10 @@ def test_a_store_opens_again_on_another_loop_and_says_when_it_is_closed(emptied_
 
     assert asyncio.run(use()) == ["created"]
     assert asyncio.run(use()) == ["same"]
-    with pytest.raises(StoreError, match="not open"):
-        asyncio.run(store.start([begin()], GRACE))
+    for one in (store, MongoStore(emptied_mongodb)):
+        for call in (one.start([begin()], GRACE), one.head(ONE), one.hold([ONE], "w1", LEASE), one.mail([ONE])):
+            with pytest.raises(StoreError, match="not open"):
+                asyncio.run(call)
 
 
 # Values
@@ -488,6 +541,25 @@ def test_a_row_that_is_too_large_is_refused_and_nothing_is_written(emptied_mongo
             assert len(await log(store)) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_group_of_which_the_server_took_a_part_is_unknown(mongodb: str) -> None:
+    """As when the disk is full in the middle of it: whoever were told that nothing was written would write it again."""
+
+    async def scenario(client: MongoClient[dict[str, Any]]) -> None:
+        async with opened(mongodb) as store:
+            hands = [await begun(store, key) for key in (ONE, TWO)]
+            client.get_default_database().command("collMod", "events", validator={"key": {"$ne": TWO}})
+            group = [await hand.prepare(settled()) for hand in hands]
+            with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                await store.commit(group, GRACE)
+            assert [len(await log(store, key)) for key in (ONE, TWO)] == [2, 1]
+            with pytest.raises(StoreError, match="nothing was written") as refused:
+                await store.commit(group[1:], GRACE)
+            assert not isinstance(refused.value, OutcomeUnknown)
+
+    with MongoClient[dict[str, Any]](mongodb) as client:
+        asyncio.run(scenario(client))
 
 
 def test_a_commit_that_needs_several_documents_is_written_whole_or_not_at_all(

@@ -26,6 +26,7 @@ from perdure.testing.contract import (
     QUEUES,
     TWO,
     Hand,
+    ManualClock,
     accepted,
     begin,
     begun,
@@ -282,7 +283,78 @@ def test_two_who_hold_at_once_do_not_both_have_it(emptied_mongodb: str) -> None:
     play(emptied_mongodb, 3, body)
 
 
-def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> None:
+def test_what_was_given_back_is_not_settled(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        await store.release([(ONE, hand.token)])
+        assert await hand.park(settled()) == await hand.end() == "stale"
+        assert await store.renew([(ONE, hand.token)], LEASE) == set()
+        assert kinds(await log(store)) == [Started]
+
+    play(emptied_mongodb, 1, body)
+
+
+def test_a_claim_without_grace_finds_nothing_twice_in_one_moment(emptied_mongodb: str) -> None:
+    async def scenario() -> None:
+        store = MongoStore(emptied_mongodb, clock=ManualClock())
+        await store.open()
+        try:
+            await store.start([begin()], 0)
+            assert [len(await store.claim(QUEUES, DEFINITIONS, 10, 0)) for _ in range(3)] == [1, 0, 0]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_parked_is_not_given_back_once_more(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        assert await hand.park(settled()) == "ok"
+        await store.release([(ONE, hand.token)])
+        assert await store.next_due(QUEUES, DEFINITIONS) is None
+
+    play(emptied_mongodb, 1, body)
+
+
+@pytest.mark.parametrize("done", [[], ["m1"]], ids=["step", "transaction"])
+def test_a_message_is_folded_once_in_one_commit_too(emptied_mongodb: str, done: list[str]) -> None:
+    """The index of messages sees what is in other documents."""
+
+    async def body(store: MongoStore) -> None:
+        hand = await begun(store)
+        await accepted(store, letter())
+        assert await hand.commit(letter(), letter(), done=done) == "stale"
+        assert await hand.commit(letter(), done=done) == "ok"
+        assert await hand.commit(letter(), done=[]) == "stale"
+
+    play(emptied_mongodb, 1, body)
+
+
+def test_a_hold_that_was_lost_before_its_barrier_gets_none(emptied_mongodb: str) -> None:
+    async def body(store: MongoStore) -> None:
+        lost = await begun(store)
+        hand = await take(store)
+        now = await store.now()
+        for key, token in ((ONE, lost.token), (ONE, hand.token), ("acme/none", 1)):
+            counted = await store._link.transact_holding(
+                lambda session, held={key: token}: Committing(store._link.tables, session, now).barriers(held, "w1")  # type: ignore[misc]
+            )
+            assert counted == ({ONE: 0} if token == hand.token else {})
+        await store.release([(ONE, hand.token)])
+        assert (
+            await store._link.transact_holding(
+                lambda session: Committing(store._link.tables, session, now).barriers({ONE: hand.token}, "w1")
+            )
+            == {}
+        )
+        assert kinds(await log(store)) == [Started, TakenOver, TakenOver]
+
+    play(emptied_mongodb, 1, body)
+
+
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str, claims: bool) -> None:
     """It was killed in the middle of a transaction, which the server would keep open for a minute."""
 
     async def body(dead: MongoStore, other: MongoStore) -> None:
@@ -298,12 +370,59 @@ def test_a_dead_worker_leaves_nothing_closed_to_others(emptied_mongodb: str) -> 
         await asyncio.sleep(0.4)
         began = time.monotonic()
         async with asyncio.timeout(10):
-            assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 1, LEASE)] == [ONE]
+            if claims:
+                assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 1, LEASE)] == [ONE]
             taken = await other.hold([ONE, TWO], "w2", LEASE)
         assert all(isinstance(answer, Held) for answer in taken), taken
         assert time.monotonic() - began < 5
         await session.abort_transaction()
         assert kinds(await log(other, ONE)) == kinds(await log(other, TWO)) == [Started, TakenOver]
+
+    play(emptied_mongodb, 2, body)
+
+
+def test_mail_that_a_dead_worker_was_folding_holds_up_no_claim(emptied_mongodb: str) -> None:
+    """Its lease is not over, so nobody may end its session; the mail is closed to others, and is due before all."""
+
+    async def body(dead: MongoStore, other: MongoStore) -> None:
+        await dead.start([begin(ONE)], 0)
+        hand = await take(dead)
+        assert [sent.answer for sent in await dead.send([letter()], 0)] == ["accepted"]
+        session = dead._link._session
+        assert session is not None
+        await session.start_transaction()
+        fold = await hand.prepare(settled(), letter())
+        assert await Committing(dead._link.tables, session, await dead.now()).commit([fold], GRACE, False) == {}
+        keys = [f"acme/{n}" for n in range(3)]
+        await other.start([begin(key) for key in keys], LEASE)
+        await other.send([letter(key=key) for key in keys], 0)
+        began = time.monotonic()
+        found = [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)]
+        assert sorted(found) == keys
+        assert time.monotonic() - began < 8
+        await session.abort_transaction()
+        assert [due.key for due in await other.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [ONE]
+
+    play(emptied_mongodb, 2, body)
+
+
+def test_a_park_that_stands_still_in_the_middle_takes_no_other_lease_away(emptied_mongodb: str) -> None:
+    """The event loop of a worker may be blocked there, and that is when another thread renews what it holds."""
+
+    async def body(store: MongoStore, twin: MongoStore) -> None:
+        one, two = await begun(store, ONE), await begun(store, TWO)
+        session = store._link._session
+        assert session is not None
+        await session.start_transaction()
+        parks = [await one.prepare(settled(), settle=Park("open", None))]
+        assert await Committing(store._link.tables, session, await store.now()).commit(parks, GRACE, False) == {}
+        began = time.monotonic()
+        assert await twin.renew([(ONE, one.token), (TWO, two.token)], 3 * LEASE) == {TWO}
+        assert time.monotonic() - began < 8
+        head = await store.head(TWO)
+        assert head is not None and head.due is not None and head.due > await store.now() + 2 * LEASE
+        await session.abort_transaction()
+        assert await twin.renew([(ONE, one.token), (TWO, two.token)], LEASE) == {ONE, TWO}
 
     play(emptied_mongodb, 2, body)
 

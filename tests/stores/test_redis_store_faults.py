@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -154,12 +156,15 @@ def test_a_lost_read_is_unavailable_and_the_next_one_connects_again(redis_url: s
     asyncio.run(scenario())
 
 
-def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str) -> None:
+@pytest.mark.parametrize("how", ["ended", "reset"])
+def test_a_connection_that_was_ended_meanwhile_is_not_used_again(redis_url: str, how: str) -> None:
     async def scenario() -> None:
         async with through(redis_url) as (store, proxy, _):
             hand = await begun(store)
+            for writer in proxy._writers if how == "reset" else ():
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             proxy.sever()
-            while not all(wire._reader.at_eof() for wire in store._work._free):
+            while any(not (wire._reader.at_eof() or wire._reader.exception()) for wire in store._work._free):
                 await asyncio.sleep(0.01)
             assert await hand.commit(settled()) == "ok"
 
@@ -206,6 +211,32 @@ def test_many_calls_at_once_share_few_connections(redis_url: str) -> None:
             heads = await asyncio.gather(*(store.head(ONE) for _ in range(300)))
             assert all(heads)
             assert len(await client.client_list()) - before <= module.CALLS + module.WORK
+
+    asyncio.run(scenario())
+
+
+def test_a_call_under_way_while_the_store_is_closed_leaves_no_connection(redis_url: str) -> None:
+    async def scenario() -> None:
+        async with through(redis_url) as (store, proxy, _):
+            made: list[Any] = []
+            connected = store._calls._connected
+
+            async def counted() -> Any:
+                made.append(await connected())
+                return made[-1]
+
+            store._calls._connected = counted  # type: ignore[method-assign]
+            while store._calls._free:
+                await store._calls._free.pop().disconnect()
+            async with client_of(redis_url) as client:
+                await client.script_flush()  # the call needs a second connection, or the same once more
+            proxy.delay = 0.1
+            call = asyncio.create_task(store.head(ONE))
+            while not made:
+                await asyncio.sleep(0.01)
+            await store.close()
+            assert await call is None
+            assert not any(wire.is_connected for wire in made)
 
     asyncio.run(scenario())
 
@@ -326,6 +357,39 @@ def test_a_full_memory_takes_nothing_of_a_group_and_leases_are_kept(own_server: 
     asyncio.run(scenario())
 
 
+def test_a_memory_that_is_full_in_the_middle_of_a_call_leaves_it_unknown(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed over in the first part is written."""
+    monkeypatch.setattr(module, "PART", 1)
+
+    async def scenario() -> None:
+        async with opened(at(own_server)) as store:
+            run = store._calls.run
+
+            async def filled(*words: Any, **options: Any) -> Any:
+                try:
+                    return await run(*words, **options)
+                finally:
+                    own_server.do("CONFIG", "SET", "maxmemory", 1)
+
+            monkeypatch.setattr(store._calls, "run", filled)
+            try:
+                with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                    await store.start([begin(ONE), begin(TWO)], GRACE)
+                own_server.do("CONFIG", "SET", "maxmemory", 0)
+                with pytest.raises(OutcomeUnknown, match="1 of 2"):
+                    await store.send([letter("m1"), letter("m2")], GRACE)
+                with pytest.raises(StoreFull, match="nothing was written"):
+                    await store.send([letter("m1"), letter("m2")], GRACE)
+                assert ids((await store.mail([ONE]))[ONE]) == ["m1"]
+                assert await store.head(TWO) is None
+            finally:
+                own_server.do("CONFIG", "SET", "maxmemory", 0)
+
+    asyncio.run(scenario())
+
+
 def test_a_primary_that_has_become_a_replica_takes_no_writes(own_server: ValkeyServer) -> None:
     async def scenario() -> None:
         async with opened(at(own_server)) as store:
@@ -437,6 +501,35 @@ def test_what_a_replica_must_have_is_unknown_until_it_has_it(own_server: ValkeyS
                     await store.commit([commit], GRACE)
                 replica.go_on()
                 assert kinds((await take(store)).held.rows)[-2:] == [ActionSettled, TakenOver]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_repeated_is_not_confirmed_before_the_replica_has_it(own_server: ValkeyServer) -> None:
+    """Whoever repeats a call is told what another connection wrote, and a server waits for those of one at a time."""
+
+    async def scenario() -> None:
+        with ValkeyServer("--replicaof", "127.0.0.1", str(own_server.port), durable=True) as replica:
+            await follows(replica)
+            url = at(own_server, replicas="1", timeout="6")
+            async with opened(url) as patient, opened(url.replace("timeout=6", "timeout=1")) as store:
+                hand = await begun(patient)
+                await accepted(patient, letter("folded"))
+                assert await hand.commit(letter("folded")) == "ok"
+                replica.pause()
+                async with opened(url.replace("replicas=1&", "")) as hasty:
+                    await accepted(hasty, letter())
+                    await hasty.start([begin(TWO)], GRACE)
+                for repeated in (
+                    store.send([letter()], GRACE),
+                    store.send([letter("folded")], GRACE),
+                    store.start([begin(TWO)], GRACE),
+                ):
+                    with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                        await repeated
+                replica.go_on()
+                assert [sent.answer for sent in await patient.send([letter()], GRACE)] == ["duplicate"]
+                assert await patient.start([begin(TWO)], GRACE) == ["same"]
 
     asyncio.run(scenario())
 

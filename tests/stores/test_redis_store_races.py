@@ -301,6 +301,60 @@ def test_what_was_given_back_is_not_settled(redis_url: str) -> None:
     with_clock(redis_url, body)
 
 
+def test_what_was_parked_is_not_given_back_once_more(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        assert await hand.park(settled()) == "ok"
+        await store.release([(ONE, hand.token)])
+        assert await store.next_due(QUEUES, DEFINITIONS) is None
+
+    with_clock(redis_url, body)
+
+
+def test_an_end_empties_the_mailbox_of_what_is_in_the_log(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        await accepted(store, letter())
+        assert await hand.commit(letter(), done=[]) == "ok"
+        assert await hand.end() == "ok"
+        assert (await head_of(store)).mail == 0
+        assert (await store.send([letter()], GRACE))[0].version == 2
+
+    with_clock(redis_url, body)
+
+
+def test_a_claim_without_grace_finds_nothing_twice_in_one_moment(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        await store.start([begin()], 0)
+        assert [len(await store.claim(QUEUES, DEFINITIONS, 10, 0)) for _ in range(3)] == [1, 0, 0]
+
+    with_clock(redis_url, body)
+
+
+def test_a_claim_delays_no_mail_that_is_not_due(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        await store.start([begin()], 0)
+        await accepted(store, letter())
+        assert [due.key for due in await store.claim(QUEUES, DEFINITIONS, 10, LEASE)] == [ONE]
+        assert await store.next_due(QUEUES, DEFINITIONS) == clock() + GRACE
+
+    with_clock(redis_url, body)
+
+
+def test_a_hold_begins_the_hints_anew(redis_url: str) -> None:
+    async def body(store: RedisStore, clock: ManualClock) -> None:
+        await store.start([begin()], 0)
+        for _ in range(3):
+            assert len(await store.claim(QUEUES, DEFINITIONS, 10, GRACE)) == 1
+            clock.advance(60)
+        await take(store)
+        clock.advance(31)
+        assert len(await store.claim(QUEUES, DEFINITIONS, 10, GRACE)) == 1
+        assert await store.next_due(QUEUES, DEFINITIONS) == clock() + GRACE
+
+    with_clock(redis_url, body)
+
+
 def test_a_lapse_is_counted_and_ends_the_token(redis_url: str) -> None:
     async def body(store: RedisStore, clock: ManualClock) -> None:
         hand = await begun(store)

@@ -2,7 +2,8 @@
 
 Rules kept here: each look goes by an index, so it stays short however much of others is due; tenants take turns, also
 from one claim to the next, so a flood of one makes nobody else wait for its end; what is found is changed only if
-nobody has changed it since, so two claims never answer the same wake.
+nobody has changed it since, so two claims never answer the same wake. A claim does not wait long for a transaction that
+a dead worker has left open, or for a majority: all others are due too, and what is lost of a claim is due again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pymongo import UpdateMany
 from perdure.core.fairness import VISITS, WINDOW, share_out
 from perdure.core.records import Due, tenant_of
 from perdure.stores.mongodb.documents import live_holder
-from perdure.stores.mongodb.holding import changed
+from perdure.stores.mongodb.holding import NEWEST, changed, unhindered
 from perdure.stores.mongodb.layout import Collection, Document
 from perdure.stores.mongodb.link import Link, collect
 from perdure.stores.mongodb.reading import served
@@ -39,7 +40,8 @@ class Claiming:
 
     def __init__(self, link: Link, turns: Turns, now: int, limit: int, grace: int) -> None:
         self._link = link
-        self._there = link.tables
+        self._wakes = link.tables.wakes.with_options(read_concern=NEWEST)
+        self._messages = link.tables.messages.with_options(read_concern=NEWEST)
         self._turns = turns
         self._now = now
         self._limit = limit
@@ -50,9 +52,9 @@ class Claiming:
         wakes: dict[str, Document] = {}
         mail: dict[str, Document] = {}
         for query in served(queues, definitions):
-            wakes.update((one["_id"], one) for one in await self._due(self._there.wakes, query, {"held": False}))
+            wakes.update((one["_id"], one) for one in await self._due(self._wakes, query, {"held": False}))
             # The earliest letter of each execution is what counts.
-            for one in await self._due(self._there.messages, query, {}):
+            for one in await self._due(self._messages, query, {}):
                 mail[one["key"]] = min(mail.get(one["key"], one), one, key=lambda letter: letter["due"])
         times = {key: min(found[key]["due"] for found in (wakes, mail) if key in found) for key in {*wakes, *mail}}
         chosen = share_out(sorted(times, key=lambda key: (times[key], key)), self._limit, self._turns.served)
@@ -91,7 +93,7 @@ class Claiming:
     async def _wake(self, wakes: Sequence[Document]) -> set[str]:
         """Free lapsed holds and count them; hint again later and later while nobody answers."""
         await self._link.end_sessions(wake["session"] for wake in wakes if wake["held"])
-        return await changed(self._there, [(wake, self._hinted(wake)) for wake in wakes])
+        return await changed(self._wakes, [(wake, self._hinted(wake)) for wake in wakes], unhindered)
 
     def _hinted(self, wake: Document) -> Document:
         return {
@@ -110,11 +112,11 @@ class Claiming:
         mark = ObjectId()
         later = {"$set": {"due": self._now + self._grace, "mark": mark}}
         moves = [UpdateMany({"key": key, "due": {"$lte": self._now}}, later) for key in keys]
-        await self._there.messages.bulk_write(moves, ordered=False)
+        await unhindered(self._messages, moves)
         mine = {"key": {"$in": list(keys)}, "mark": mark}
-        return {one["key"] for one in await collect(self._there.messages.find(mine, ["key"]))}
+        return {one["key"] for one in await collect(self._messages.find(mine, ["key"]))}
 
     async def _answers(self, keys: Sequence[str]) -> list[Due]:
         fields = ["queue", "holder", "due"]
-        live = {one["_id"]: one for one in await collect(self._there.wakes.find({"_id": {"$in": list(keys)}}, fields))}
+        live = {one["_id"]: one for one in await collect(self._wakes.find({"_id": {"$in": list(keys)}}, fields))}
         return [Due(key, live[key]["queue"], live_holder(live[key], self._now)) for key in keys if key in live]

@@ -11,19 +11,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import pymongo
 from bson import ObjectId
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne, WriteConcern
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from perdure.core.records import Busy, Gone, Held, HoldAnswer, Queued
 from perdure.stores.mongodb import reading
 from perdure.stores.mongodb.committing import Committing
 from perdure.stores.mongodb.documents import live_holder, rows_of
-from perdure.stores.mongodb.layout import Document, Tables
+from perdure.stores.mongodb.layout import Collection, Document, Tables
 from perdure.stores.mongodb.link import Contended, InTheWay, Link, Occupied, collect
 
 #: How often holds are tried that others change meanwhile.
 ROUNDS = 8
+#: So many writes that are hindered go side by side, each for so many seconds.
+ABREAST, WAIT = 20, 1.0
+#: What is read for hints and leases may still be taken back.
+NEWEST = ReadConcern("local")
 #: Microseconds after which something is due again whose former holder is still writing.
 SOON = 500_000
 
@@ -79,7 +86,7 @@ class Holding:
                 free.append(wake)
         lapsed = [wake for wake in free if wake["held"] and wake["holder"] != self._me]
         await self._link.end_sessions(wake["session"] for wake in lapsed)
-        won = await changed(self._there, [(wake, self._mine(wake, now)) for wake in free])
+        won = await changed(self._there.wakes, [(wake, self._mine(wake, now)) for wake in free], _together)
         again += [wake["_id"] for wake in free if wake["_id"] not in won]
         return {key: wakes[key] for key in won}, again
 
@@ -178,7 +185,11 @@ class Holding:
 _READ = ["definition", "queue", "status", "base", "parent", "parent_ref"]
 
 
-async def changed(there: Tables, changes: Sequence[tuple[Document, Document]]) -> set[str]:
+async def changed(
+    wakes: Collection,
+    changes: Sequence[tuple[Document, Document]],
+    write: Callable[[Collection, Sequence[UpdateOne]], Awaitable[int | None]],
+) -> set[str]:
     """Change wakes that are still as they were read; answers which of them were."""
     if not changes:
         return set()
@@ -196,9 +207,35 @@ async def changed(there: Tables, changes: Sequence[tuple[Document, Document]]) -
         )
         for wake, change in changes
     ]
-    result = await there.wakes.bulk_write(writes, ordered=False)
     keys = [wake["_id"] for wake, _ in changes]
-    if result.matched_count == len(keys):
+    if await write(wakes, writes) == len(keys):
         return set(keys)
     mine: dict[str, Any] = {"_id": {"$in": keys}, "mark": mark}
-    return {one["_id"] for one in await collect(there.wakes.find(mine, ["_id"]))}
+    return {one["_id"] for one in await collect(wakes.find(mine, ["_id"]))}
+
+
+async def _together(wakes: Collection, writes: Sequence[UpdateOne]) -> int:
+    return (await wakes.bulk_write(writes, ordered=False)).matched_count
+
+
+async def unhindered(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
+    """Write together, or else each by itself: a document that an open transaction has is left out and holds up none.
+
+    Answers how many documents there were, if that is known.
+    """
+    count = await _in_time(collection, writes)
+    if count is None:
+        here = collection.with_options(write_concern=WriteConcern(1))
+        for at in range(0, len(writes), ABREAST):
+            await asyncio.gather(*(_in_time(here, [one]) for one in writes[at : at + ABREAST]))
+    return count
+
+
+async def _in_time(collection: Collection, writes: Sequence[UpdateOne | UpdateMany]) -> int | None:
+    try:
+        with pymongo.timeout(WAIT):
+            return (await collection.bulk_write(writes, ordered=False)).matched_count
+    except PyMongoError as error:
+        if not error.timeout:
+            raise
+        return None

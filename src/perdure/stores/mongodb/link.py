@@ -27,7 +27,7 @@ from pymongo.read_concern import ReadConcern
 from perdure.errors import StoreError
 from perdure.stores.mongodb import trouble
 from perdure.stores.mongodb.address import Address
-from perdure.stores.mongodb.layout import DURABLE, Database, Document, tables
+from perdure.stores.mongodb.layout import DURABLE, Database, Document, Tables, tables
 from perdure.stores.ticker import Ticker
 
 T = TypeVar("T")
@@ -83,6 +83,7 @@ class Link:
         self._told = 0
         self._asked = float("-inf")
         self._client: AsyncMongoClient[Document] | None = None
+        self._tables: Tables | None = None
         self._session: AsyncClientSession | None = None
         self._idle: list[AsyncClientSession] = []
         self._working = asyncio.Lock()
@@ -94,14 +95,14 @@ class Link:
             self._client = AsyncMongoClient(self._address.dsn, appname="perdure", tz_aware=True, **patience)
         except trouble.FAILURES as error:
             raise trouble.meaning(error, self._address.shown, writes=False) from error
-        self.tables = tables(self.database)
+        self._tables = tables(self.database)
         self._session = self._client.start_session(causal_consistency=False)
         self._working = asyncio.Lock()
         self._asked = float("-inf")
 
     async def close(self) -> None:
         sessions = [*([self._session] if self._session is not None else []), *self._idle]
-        self._session, self._idle = None, []
+        self._session, self._idle, self._tables = None, [], None
         client, self._client = self._client, None
         if client is not None:
             with suppress(PyMongoError, TimeoutError):
@@ -119,8 +120,14 @@ class Link:
     @property
     def client(self) -> AsyncMongoClient[Document]:
         if self._client is None:
-            raise StoreError(f"{self._address.shown}: the store is not open")
+            raise StoreError(f"{self._address.shown}: the store is not open: await store.open() first")
         return self._client
+
+    @property
+    def tables(self) -> Tables:
+        if self._tables is None:
+            raise StoreError(f"{self._address.shown}: the store is not open: await store.open() first")
+        return self._tables
 
     @property
     def session_id(self) -> Binary:

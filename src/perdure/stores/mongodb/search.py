@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,8 @@ _MAIL: Document = {
 _JOINED = [_WAKE, _NEWEST, _MAIL]
 #: Open, nobody's child and not of the engine's own.
 _COUNTS = {"status": "open", "parent": None, "inner": False}
-_BEGUN = {"$or": [{"waits": {"$ne": None}}, {"wake.held": True}, {"newest.versions": {"$gt": 1}}]}
+#: So many executions are looked up at once.
+PAGE = 1000
 
 
 async def head(there: Tables, key: str, now: int) -> Head | None:
@@ -119,13 +120,25 @@ async def extent(there: Tables, tenant: str, workflow: str) -> tuple[int, int]:
 
 
 async def begun(there: Tables, tenant: str, most: int) -> int:
-    ours = {"$match": {"tenant": tenant, **_COUNTS}}
-    pipeline = [ours, _WAKE, _NEWEST, {"$match": _BEGUN}, {"$limit": max(1, most)}, {"$count": "count"}]
-    found = await collect(await there.heads.aggregate(pipeline))
-    return min(most, found[0]["count"]) if found else 0
+    """Of what has never waited, many are looked up at once: a tenant whose quota is full has a long queue of those."""
+    count = 0
+    waited = {"waited": {"$ne": ["$waits", None]}}
+    async with there.heads.find({"tenant": tenant, **_COUNTS}, waited) as cursor:
+        while count < most and (page := await cursor.to_list(PAGE)):
+            rest = [one["_id"] for one in page if not one["waited"]]
+            count += len(page) - len(rest) + len(await _under_way(there, rest))
+    return min(most, count)
 
 
 async def fresh(there: Tables, keys: Iterable[str]) -> set[str]:
-    ours = {"$match": {"_id": {"$in": list(keys)}, **_COUNTS}}
-    pipeline = [ours, _WAKE, _NEWEST, {"$match": {"$nor": [_BEGUN]}}, {"$project": {"_id": 1}}]
-    return {one["_id"] for one in await collect(await there.heads.aggregate(pipeline))}
+    ours = {"_id": {"$in": list(keys)}, **_COUNTS, "waits": None}
+    found = {one["_id"] for one in await collect(there.heads.find(ours, ["_id"]))}
+    return found - await _under_way(there, list(found))
+
+
+async def _under_way(there: Tables, keys: Sequence[str]) -> set[str]:
+    """Those that somebody holds, and those whose log has a second row."""
+    these = {"$in": list(keys)}
+    held = await collect(there.wakes.find({"_id": these, "held": True}, ["_id"]))
+    longer = await collect(there.events.find({"key": these, "versions": 2}, ["key"]))
+    return {one["_id"] for one in held} | {one["key"] for one in longer}

@@ -36,7 +36,7 @@ from perdure.stores.mongodb.address import read_address
 from perdure.stores.mongodb.claiming import Claiming, Turns
 from perdure.stores.mongodb.committing import Committing, folds_twice
 from perdure.stores.mongodb.documents import log_documents
-from perdure.stores.mongodb.holding import Holding
+from perdure.stores.mongodb.holding import NEWEST, Holding, unhindered
 from perdure.stores.mongodb.layout import Document
 from perdure.stores.mongodb.link import InTheWay, Link, Occupied, collect
 from perdure.stores.mongodb.writing import Writing
@@ -167,14 +167,14 @@ class MongoStore:
         if not holds:
             return set()
         async with self._link.asking(writes=True):
-            due = {"due": await self._link.now() + lease}
-            result = await self._link.tables.wakes.bulk_write(_held(holds, due), ordered=False)
-            if result.matched_count == len(holds):
+            # Not for long behind a park of this very worker, whose event loop may stand still in the middle of it.
+            due = await self._link.now() + lease
+            wakes = self._link.tables.wakes.with_options(read_concern=NEWEST)
+            if await unhindered(wakes, _held(holds, {"due": due})) == len(holds):
                 return {key for key, _ in holds}
             # Who has the token and the hold now has had both all the time.
-            query = {"_id": {"$in": [key for key, _ in holds]}, "held": True}
-            there = await collect(self._link.tables.wakes.find(query, ["token"]))
-            kept = {(one["_id"], one["token"]) for one in there}
+            query = {"_id": {"$in": [key for key, _ in holds]}, "held": True, "due": {"$gte": due}}
+            kept = {(one["_id"], one["token"]) for one in await collect(wakes.find(query, ["token"]))}
             return {key for key, token in holds if (key, token) in kept}
 
     async def release(self, holds: Sequence[tuple[str, int]]) -> None:
@@ -208,6 +208,8 @@ class MongoStore:
                 await self._link.tables.events.insert_many(documents, ordered=False)
             except BulkWriteError as error:
                 if trouble.lost(error) or not trouble.occupied(error):
+                    if done := error.details["nInserted"]:
+                        raise self._half_done(done, len(documents)) from error
                     raise
                 for refusal in error.details["writeErrors"]:
                     answers[refusal["index"]] = "stale"

@@ -30,7 +30,7 @@ from perdure.core.records import (
     key_of,
     labels_wanted,
 )
-from perdure.errors import StoreError
+from perdure.errors import OutcomeUnknown, StoreError
 from perdure.stores.redis import packing, promises, search
 from perdure.stores.redis.address import read_address
 from perdure.stores.redis.packing import Words
@@ -108,19 +108,27 @@ class RedisStore:
     # Start and send
 
     async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
-        answers: list[Started] = []
-        for part in _parts(starts):
-            words = Words()
-            made = [packing.start_words(start, words) for start in part]
-            answers += [one.decode() for one in await self._write(self._calls, "start", grace, made, words=words)]
-        return answers
+        return [one.decode() for one in await self._write_in_parts("start", starts, packing.start_words, grace)]
 
     async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
-        answers: list[Sent] = []
-        for part in _parts(mail):
+        return [packing.read_sent(one) for one in await self._write_in_parts("send", mail, packing.mail_words, grace)]
+
+    async def _write_in_parts(
+        self, name: str, every: Sequence[T], packed: Callable[[T, Words], object], grace: int
+    ) -> list[Any]:
+        answers: list[Any] = []
+        for part in _parts(every):
             words = Words()
-            letters = [packing.mail_words(one, words) for one in part]
-            answers += map(packing.read_sent, await self._write(self._calls, "send", grace, letters, words=words))
+            given = [packed(one, words) for one in part]
+            try:
+                answers += await self._write(self._calls, name, grace, given, words=words)
+            except StoreError as error:
+                if not answers:
+                    raise
+                raise OutcomeUnknown(
+                    f"{self.address.place}: {len(answers)} of {len(every)} writes were done when the next could not be;"
+                    " repeat the call with the same ids"
+                ) from error
         return answers
 
     # Holds

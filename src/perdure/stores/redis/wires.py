@@ -66,6 +66,7 @@ class Wires:
         )
         self._free: list[Any] = []  # the driver's own type differs between its versions
         self._places = asyncio.Semaphore(limit)
+        self._closed = False
 
     async def run(self, name: str, *words: Word, wait: Sequence[Command] = ()) -> Any:
         """Run a script; `wait` is what the server is asked for before it is taken for done."""
@@ -94,8 +95,7 @@ class Wires:
     async def ask(self, commands: Sequence[Command], writes: bool) -> list[Any]:
         """The answers, all in one round trip; where the server refused a command, its answer is the error."""
         async with self._places:
-            free = self._free
-            wire = await self._well(free) or await self._connected()
+            wire = await self._well() or await self._connected()
             whole = False
             try:
                 async with asyncio.timeout(self._address.timeout):
@@ -105,8 +105,8 @@ class Wires:
             except (TimeoutError, *FAILURES) as error:
                 raise meaning(error, self._address.place, writes, LAYOUT) from error
             finally:
-                if whole and free is self._free:
-                    free.append(wire)
+                if whole and not self._closed:
+                    self._free.append(wire)
                 else:
                     await wire.disconnect(nowait=True)
             return answers
@@ -133,20 +133,20 @@ class Wires:
             raise
         return wire
 
-    async def _well(self, free: list[Any]) -> Any:
+    async def _well(self) -> Any:
         """One that can be used again, if there is one. No question is asked: the end of a stream is known here."""
-        while free:
-            wire = free.pop()
-            if not wire._reader.at_eof():
+        while self._free:
+            wire = self._free.pop()
+            if not wire._reader.at_eof() and wire._reader.exception() is None:
                 return wire
             await wire.disconnect(nowait=True)
         return None
 
     async def close(self) -> None:
-        """Those in use are closed after it."""
-        free, self._free = self._free, []
-        for wire in free:
-            await wire.disconnect()
+        """Those in use, and those that calls under way still make, are closed after it."""
+        self._closed = True
+        while self._free:
+            await self._free.pop().disconnect()
 
 
 async def _answer(wire: Any) -> Any:

@@ -17,11 +17,18 @@ local function append(x, fence, rows, ids, landmark, values)
   x.fe = math.max(x.fe or 0, fence)
 end
 
+-- What was written before is told to whoever repeats a call, and is then as good as a write of this call: so something is
+-- written, for a server that waits for its replicas waits for what the same connection has written, and for no more.
+local function again()
+  call('SET', P .. 'clock', text(now))
+end
+
 local function start(one, due)
   local key, workflow, definition, served, queue, status, sha, rows, ids, landmark, base, parent, parent_ref, lane, state,
     result, fence, topics, labels, shown = unpack(one, 1, 20)
   local there = call('HGET', P .. 'x:' .. key, 'sha')
   if there then
+    again()
     return there == sha and 'same' or 'conflict'
   end
   local x = {key = key, tenant = tenant_of(key), n = 0, old = {n = 0}, st = status, q = queue, d = definition, s = served,
@@ -67,12 +74,14 @@ local function send(one, due)
   local holder = x.tok and live_holder(x) or false
   local waiting = call('HGET', P .. 'm:' .. key, id)
   if waiting then
+    again()
     local length, from = string.match(waiting, '^%d+ (%d+) ()')
     local same = string.sub(waiting, from, from + length - 1) == sha
     return {same and 'duplicate' or 'conflict', x.q, holder, 0}
   end
   local version = call('HGET', P .. 'f:' .. key, id)
   if version then
+    again()
     return {'duplicate', x.q, holder, tonumber(version)}
   end
   if not x.tok then
