@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pamqp import commands, frame
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
@@ -302,6 +305,20 @@ def test_what_cannot_be_read_is_dropped_and_does_not_come_back(
 
     play(rabbit_url, body)
     assert caplog.text.count("cannot be read and is dropped") == 6
+
+
+def test_what_a_stranger_says_of_a_message_does_not_matter(rabbit_url: str) -> None:
+    body_of = b'["w9", "default", ["acme/one"]]'
+    odd = ContentHeader(body_size=len(body_of), properties=commands.Basic.Properties(content_type="odd"))
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        call = commands.Basic.Publish(exchange=world.names.exchange, routing_key=work("default"))
+        parts = [frame.marshal(part, wire.CHANNEL) for part in (call, odd, ContentBody(body_of))]
+        (await world.line())._send(b"".join(parts).replace(b"odd", b"\xff\xfe\xfd"))  # no text that can be decoded
+        assert await worker.receive(10) == [ONE], "a call to look says that it cost the connection"
+
+    play(rabbit_url, body)
 
 
 def test_nothing_stays_behind_but_empty_queues(rabbit_url: str) -> None:
