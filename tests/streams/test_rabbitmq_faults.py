@@ -14,6 +14,7 @@ from pamqp import commands
 from perdure.core.records import Hint
 from perdure.streams.rabbitmq import RabbitStream, receiver, sender, stream as adapter, wire
 from perdure.streams.rabbitmq.names import CHANNELS, ends
+from perdure.streams.rabbitmq.receiver import Receiver
 from perdure.testing.proxy import Proxy
 from perdure.testing.servers.ports import free_port
 from perdure.testing.servers.rabbitmq import RabbitServer
@@ -220,6 +221,32 @@ def test_what_is_asked_for_while_the_connection_is_made_is_heard(rabbit: RabbitS
             await worker.publish([Hint(key, ended=True) for key in keys])
             assert {hint.key for hint in await got(client, CHANNELS)} == set(keys)
             await world.close()
+
+    play(rabbit.url, body)
+
+
+def test_a_connection_that_never_holds_is_not_made_at_once_each_time(
+    rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "PAUSE", 1.0)
+    made: list[float] = []
+    connect = Receiver.connect
+
+    async def soon_cut(self: Receiver) -> None:
+        await connect(self)
+        made.append(time.monotonic())
+        assert self._wire is not None
+        asyncio.get_running_loop().call_soon(self._wire.end, ConnectionError("again"))
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        with pytest.MonkeyPatch.context() as unlucky:
+            unlucky.setattr(Receiver, "connect", soon_cut)
+            assert worker._desk is not None and worker._desk.receiver._wire is not None
+            worker._desk.receiver._wire.end(ConnectionError("the first one"))
+            await asyncio.sleep(2)
+        assert 2 < len(made) < 12
+        await until(lambda: worker.carries)
 
     play(rabbit.url, body)
 
