@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
@@ -184,6 +184,29 @@ def test_a_worker_that_is_told_that_its_topic_is_gone_joins_the_group_again(own:
         await told_to_look(worker)
         await client.publish([ONE])
         assert await got(worker) == [ONE]
+
+    play(own.url, body)
+
+
+def test_what_no_mending_mends_is_tried_with_pauses(own: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PAUSE", 1.0)
+    tried: list[float] = []
+    resume = reader.News._resume
+
+    def in_vain(self: reader.News, consumer: Consumer, anew: bool) -> bool:
+        tried.append(time.monotonic())
+        self._failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you"))
+        return resume(self, consumer, anew)
+
+    async def body(world: World) -> None:
+        client = await world.open("client")
+        assert client._desk is not None
+        with pytest.MonkeyPatch.context() as forbidden:
+            forbidden.setattr(reader.News, "_resume", in_vain)
+            client._desk._news._failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you"))
+            await asyncio.sleep(2)
+        assert 2 < len(tried) < 9
+        await until(lambda: client.carries)
 
     play(own.url, body)
 
