@@ -275,6 +275,25 @@ def test_silence_is_noticed_and_keeps_nobody_waiting(rabbit: RabbitServer) -> No
     play(rabbit.url, body)
 
 
+def test_who_sends_notices_silence_long_before_a_heartbeat(rabbit: RabbitServer) -> None:
+    async def body(world: World) -> None:
+        async with wired(rabbit) as (proxy, url):
+            client = await world.open("client", url=url, idle=60.0)
+            await client.publish([ONE])
+            await until(lambda: sent(client))
+            proxy.swallow()
+            await client.publish([TWO])
+            await until(lambda: "does not answer" in client.trouble, limit=8)
+            proxy.heal()
+            await world.close()
+
+    def sent(stream: RabbitStream) -> bool:
+        assert stream._desk is not None
+        return stream._desk.sender._calm.is_set()
+
+    play(rabbit.url, body)
+
+
 def test_what_a_worker_that_stands_still_has_in_hand_comes_to_another_one(rabbit: RabbitServer) -> None:
     async def body(world: World) -> None:
         async with wired(rabbit) as (proxy, url):
