@@ -449,7 +449,7 @@ def test_settings_reach_the_stream_and_what_it_makes(nats_url: str, reclaim: boo
         await stream.close()
         manager = await world.manager()
         consumer = (await manager.consumer_info(world.names.stream, "crew+mail")).config
-        assert (consumer.ack_wait, consumer.max_ack_pending) == (seconds, -1)
+        assert (consumer.ack_wait, consumer.max_ack_pending, consumer.max_waiting) == (seconds, -1, keeping.WAITING)
         kept = (await manager.stream_info(world.names.stream)).config
         assert (kept.retention, kept.max_age, kept.discard) == ("workqueue", keeping.OLD, "old")
         assert kept.max_msgs_per_subject == keeping.MOST
