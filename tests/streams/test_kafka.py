@@ -354,6 +354,16 @@ def test_records_that_cannot_be_read_are_left_out(kafka_url: str, caplog: pytest
     assert caplog.text.count(".news cannot be read") >= 3
 
 
+def test_what_is_too_large_for_a_record_is_lost_alone(kafka_url: str) -> None:
+    async def body(world: World) -> None:
+        worker, client = await world.open("w1"), await world.open("client")
+        await client.publish([Hint("acme/" + "x" * 2_000_000, to="w1"), Hint("acme/two", to="w1")])
+        assert [hint.key for hint in await got(worker)] == ["acme/two"]
+        assert (client.lost, client.trouble) == (1, "")
+
+    play(kafka_url, body)
+
+
 # Names, addresses and settings.
 
 
@@ -393,7 +403,14 @@ def test_an_address_says_who_we_are_and_how() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["kafka://", "kafka://a:secret@h/topic", "kafka://a:secret@h?x=1", "kafka://h?mechanism=x"]
+    "url",
+    [
+        "kafka://",
+        "kafka://a:secret@h/topic",
+        "kafka://a:secret@h?x=1",
+        "kafka://h?mechanism=x",
+        "kafka://a:secret@h?ca=f",
+    ],
 )
 def test_an_address_that_cannot_be_is_explained(url: str) -> None:
     with pytest.raises(SettingsError) as raised:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
@@ -78,13 +78,13 @@ def test_a_restart_without_memory_is_survived(own: KafkaServer, caplog: pytest.L
 
 def test_a_topic_that_is_gone_is_made_again_by_who_sends_to_it(own: KafkaServer) -> None:
     async def body(world: World) -> None:
-        client = await world.open("client", shards=3)
+        client = await world.open("client", shards=5)
         await client.publish([Hint("acme/zero", "later")])
         await until(lambda: world.names.queue("later") in world.admin.list_topics(timeout=5).topics)
         own.restart()
         await client.publish([Hint("acme/one", "later")])
-        await until(lambda: partitions(world) == 3)
-        worker = await world.serving("w1", "later", parts=3)
+        await until(lambda: partitions(world) == 5)
+        worker = await world.serving("w1", "later", parts=5)
         while (await got(worker))[0].key != "acme/one":
             pass  # the first one may have been under way when the broker went
 
@@ -157,13 +157,14 @@ def test_cut_connections_lose_nothing() -> None:
 def test_a_network_that_swallows_everything_is_noticed_and_keeps_nobody_from_closing() -> None:
     async def scenario() -> None:
         async with wire() as (proxy, world), asyncio.timeout(30):
-            worker = await world.open("w1", "default")
+            worker, client = await world.open("w1", "default"), await world.open("client")
             proxy.swallow()
             await worker.publish([Hint("acme/two", to="w2")])
             await until(lambda: worker.trouble)
             assert "cannot be reached" in worker.trouble
+            await until(lambda: client.trouble, limit=12)  # who only listens has noticed it, too
             proxy.heal()
-            await until(lambda: worker.carries)
+            await until(lambda: worker.carries and client.carries)
             proxy.swallow()
             began = time.monotonic()
             await worker.close()
@@ -184,6 +185,54 @@ def test_a_worker_that_is_told_that_its_topic_is_gone_joins_the_group_again(own:
         await told_to_look(worker)
         await client.publish([ONE])
         assert await got(worker) == [ONE]
+
+    play(own.url, body)
+
+
+def test_a_worker_looks_when_a_gap_begins_and_when_it_ends(own: KafkaServer) -> None:
+    async def body(world: World) -> None:
+        worker = await world.serving("w1", "default")
+        assert worker._desk is not None
+        for change in (lambda health: health.bad("any", "broken"), lambda health: health.good("any")):
+            change(worker._desk.health)
+            assert await told_to_look(worker, limit=2) == [Hint("", "default")]
+
+    play(own.url, body)
+
+
+def test_what_is_acked_after_its_partition_was_taken_confirms_nothing(own: KafkaServer) -> None:
+    async def body(world: World) -> None:
+        client, worker = await world.open("client"), await world.serving("w1", "default")
+        await client.publish([ONE])
+        received = await worker.receive(10)
+        desk = worker._desk
+        assert received == [ONE] and desk is not None
+        desk._taken(list(desk._ours))
+        await worker.ack(received)
+        assert (desk._ours, desk._hand._parts) == (set(), {})
+
+    play(own.url, body)
+
+
+def test_what_no_mending_mends_is_tried_with_pauses(own: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PAUSE", 1.0)
+    tried: list[float] = []
+    resume = reader.News._resume
+
+    def in_vain(self: reader.News, consumer: Consumer, anew: bool) -> bool:
+        tried.append(time.monotonic())
+        self._failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you"))
+        return resume(self, consumer, anew)
+
+    async def body(world: World) -> None:
+        client = await world.open("client")
+        assert client._desk is not None
+        with pytest.MonkeyPatch.context() as forbidden:
+            forbidden.setattr(reader.News, "_resume", in_vain)
+            client._desk._news._failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not for you"))
+            await asyncio.sleep(2)
+        assert 2 < len(tried) < 9
+        await until(lambda: client.carries)
 
     play(own.url, body)
 

@@ -323,6 +323,43 @@ def test_those_who_listen_at_once_all_wait_until_they_are_heard(nats_url: str) -
     play(nats_url, body)
 
 
+@pytest.mark.parametrize("steps", range(1, 5))
+def test_who_gives_up_to_listen_keeps_nobody_else_waiting(nats_url: str, steps: int) -> None:
+    async def body(world: World) -> None:
+        worker, client = await world.open("w1", "default"), await world.open("client")
+        gives_up = asyncio.create_task(client.listen("acme/one"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        gives_up.cancel()
+        began = time.monotonic()
+        await client.listen("acme/one")
+        assert time.monotonic() - began < 1, "it waited for what nobody asks for"
+        await worker.publish([Hint("acme/one", ended=True)])
+        assert await got(client) == [Hint("acme/one", ended=True)]
+
+    play(nats_url, body)
+
+
+@pytest.mark.parametrize("steps", range(1, 5))
+def test_closing_that_is_cancelled_leaves_nothing_behind(nats_url: str, steps: int) -> None:
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        await until(lambda: asks(world))
+        closing = asyncio.create_task(worker.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await worker.close()
+        await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "perdure-nats"], limit=3)
+        assert not worker.carries
+
+    async def asks(world: World) -> bool:
+        return await world.asking() == 1
+
+    play(nats_url, body)
+
+
 def test_a_stream_that_is_closed_receives_nothing(nats_url: str) -> None:
     async def body(world: World) -> None:
         worker = await world.open("w1", "default")
@@ -412,7 +449,7 @@ def test_settings_reach_the_stream_and_what_it_makes(nats_url: str, reclaim: boo
         await stream.close()
         manager = await world.manager()
         consumer = (await manager.consumer_info(world.names.stream, "crew+mail")).config
-        assert (consumer.ack_wait, consumer.max_ack_pending) == (seconds, -1)
+        assert (consumer.ack_wait, consumer.max_ack_pending, consumer.max_waiting) == (seconds, -1, keeping.WAITING)
         kept = (await manager.stream_info(world.names.stream)).config
         assert (kept.retention, kept.max_age, kept.discard) == ("workqueue", keeping.OLD, "old")
         assert kept.max_msgs_per_subject == keeping.MOST

@@ -467,6 +467,33 @@ def test_a_stream_that_takes_no_more_is_a_trouble_and_hints_wait(own: NatsServer
     play(own.url, body)
 
 
+def test_a_line_that_never_holds_is_not_made_at_once_each_time(
+    own: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "PAUSE", 1.0)
+    made: list[float] = []
+    connect = line.Line.connect
+
+    async def counted(self: line.Line, name: str) -> None:
+        made.append(time.monotonic())
+        await connect(self, name)
+
+    async def body(world: World) -> None:
+        client = await world.open("client")
+        manager = await world.manager()
+        config = (await manager.stream_info(world.names.stream)).config
+        await manager.update_stream(config.evolve(max_msgs=1, discard="new"))
+        monkeypatch.setattr(line.Line, "connect", counted)
+        await client.publish([ONE])
+        await client.publish([TWO])  # it is refused on each line
+        await asyncio.sleep(2)
+        assert 2 < len(made) < 12
+        await manager.update_stream(config)
+        await until(lambda: client.carries)
+
+    play(own.url, body)
+
+
 def test_what_is_too_large_for_the_server_is_lost_alone() -> None:
     async def body(world: World) -> None:
         worker, client = await world.open("w1", "default"), await world.open("client")

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pamqp import commands, frame
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
 
 from perdure.core.records import Hint
 from perdure.errors import SettingsError
@@ -19,6 +22,7 @@ from perdure.streams.rabbitmq import RabbitStream, wire
 from perdure.streams.rabbitmq.address import read_address
 from perdure.streams.rabbitmq.hand import STALLED
 from perdure.streams.rabbitmq.names import Names, work, worker as name_of
+from perdure.streams.rabbitmq.shape import OWN, WAITING
 from perdure.streams.rabbitmq.stream import NEAR
 from perdure.testing.contract.streams import StreamContract
 from perdure.testing.servers.rabbitmq import RabbitServer, new_prefix
@@ -266,6 +270,30 @@ def test_a_worker_has_no_more_in_hand_than_it_may(rabbit_url: str) -> None:
     play(rabbit_url, body)
 
 
+def test_a_full_worker_still_hears_what_is_addressed_to_it(rabbit_url: str) -> None:
+    async def body(world: World) -> None:
+        full, client = await world.open("w1", "default", batch=1), await world.open("client")
+        await client.publish([ONE, TWO])
+        assert await full.receive(10) == [ONE]
+        mine = [Hint(f"acme/{number}", to="w1") for number in range(5)]
+        await client.publish(mine)
+        assert await got(full, 5) == mine
+
+    play(rabbit_url, body)
+
+
+def test_what_waits_in_queues_has_a_bound(rabbit: RabbitServer) -> None:
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        assert worker._desk is not None
+        said = await asyncio.to_thread(rabbit.do, "list_queues", "name", "arguments")
+        found = dict(line.split("\t") for line in said.splitlines() if line.startswith(world.prefix))
+        assert f'"x-max-length",{WAITING}' in found[world.names.queue("default")].replace(", ", ",")
+        assert f'"x-max-length",{OWN}' in found[worker._desk.receiver._own].replace(", ", ",")
+
+    play(rabbit.url, body)
+
+
 def test_many_hints_share_messages_which_are_acked_when_all_of_it_is_done(rabbit_url: str) -> None:
     async def body(world: World) -> None:
         client = await world.open("client")
@@ -302,6 +330,20 @@ def test_what_cannot_be_read_is_dropped_and_does_not_come_back(
 
     play(rabbit_url, body)
     assert caplog.text.count("cannot be read and is dropped") == 6
+
+
+def test_what_a_stranger_says_of_a_message_does_not_matter(rabbit_url: str) -> None:
+    body_of = b'["w9", "default", ["acme/one"]]'
+    odd = ContentHeader(body_size=len(body_of), properties=commands.Basic.Properties(content_type="odd"))
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        call = commands.Basic.Publish(exchange=world.names.exchange, routing_key=work("default"))
+        parts = [frame.marshal(part, wire.CHANNEL) for part in (call, odd, ContentBody(body_of))]
+        (await world.line())._send(b"".join(parts).replace(b"odd", b"\xff\xfe\xfd"))  # no text that can be decoded
+        assert await worker.receive(10) == [ONE], "a call to look says that it cost the connection"
+
+    play(rabbit_url, body)
 
 
 def test_nothing_stays_behind_but_empty_queues(rabbit_url: str) -> None:

@@ -14,6 +14,7 @@ from pamqp import commands
 from perdure.core.records import Hint
 from perdure.streams.rabbitmq import RabbitStream, receiver, sender, stream as adapter, wire
 from perdure.streams.rabbitmq.names import CHANNELS, ends
+from perdure.streams.rabbitmq.receiver import Receiver
 from perdure.testing.proxy import Proxy
 from perdure.testing.servers.ports import free_port
 from perdure.testing.servers.rabbitmq import RabbitServer
@@ -224,6 +225,32 @@ def test_what_is_asked_for_while_the_connection_is_made_is_heard(rabbit: RabbitS
     play(rabbit.url, body)
 
 
+def test_a_connection_that_never_holds_is_not_made_at_once_each_time(
+    rabbit: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "PAUSE", 1.0)
+    made: list[float] = []
+    connect = Receiver.connect
+
+    async def soon_cut(self: Receiver) -> None:
+        await connect(self)
+        made.append(time.monotonic())
+        assert self._wire is not None
+        asyncio.get_running_loop().call_soon(self._wire.end, ConnectionError("again"))
+
+    async def body(world: World) -> None:
+        worker = await world.open("w1", "default")
+        with pytest.MonkeyPatch.context() as unlucky:
+            unlucky.setattr(Receiver, "connect", soon_cut)
+            assert worker._desk is not None and worker._desk.receiver._wire is not None
+            worker._desk.receiver._wire.end(ConnectionError("the first one"))
+            await asyncio.sleep(2)
+        assert 2 < len(made) < 12
+        await until(lambda: worker.carries)
+
+    play(rabbit.url, body)
+
+
 def test_silence_is_noticed_and_keeps_nobody_waiting(rabbit: RabbitServer) -> None:
     async def body(world: World) -> None:
         async with wired(rabbit) as (proxy, url):
@@ -244,6 +271,25 @@ def test_silence_is_noticed_and_keeps_nobody_waiting(rabbit: RabbitServer) -> No
             while await got(worker) != [TWO]:
                 pass  # the first one may come once more: its ack did not get through
             await world.close()
+
+    play(rabbit.url, body)
+
+
+def test_who_sends_notices_silence_long_before_a_heartbeat(rabbit: RabbitServer) -> None:
+    async def body(world: World) -> None:
+        async with wired(rabbit) as (proxy, url):
+            client = await world.open("client", url=url, idle=60.0)
+            await client.publish([ONE])
+            await until(lambda: sent(client))
+            proxy.swallow()
+            await client.publish([TWO])
+            await until(lambda: "does not answer" in client.trouble, limit=8)
+            proxy.heal()
+            await world.close()
+
+    def sent(stream: RabbitStream) -> bool:
+        assert stream._desk is not None
+        return stream._desk.sender._calm.is_set()
 
     play(rabbit.url, body)
 

@@ -97,6 +97,8 @@ def read_address(url: str) -> Address:
     if mechanism not in _MECHANISMS:
         raise SettingsError(f"kafka://{place}: mechanism is one of {', '.join(_MECHANISMS)}")
     encrypted = parts.scheme == "kafkas"
+    if "ca" in asked and not encrypted:
+        raise SettingsError(f"kafka://{place}: a certificate authority needs TLS: write kafkas:// rather than kafka://")
     options = {"bootstrap.servers": place, "security.protocol": _protocol(bool(account), encrypted)}
     if account:
         user, _, password = account.partition(":")
@@ -105,7 +107,7 @@ def read_address(url: str) -> Address:
             "sasl.username": unquote(user),
             "sasl.password": unquote(password),
         }
-    if encrypted and "ca" in asked:
+    if "ca" in asked:
         options["ssl.ca.location"] = asked["ca"]
     return Address(place, options)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
@@ -75,6 +76,8 @@ class Reader(Thread, ABC):
         self._over = Event()
         self._trouble: KafkaError | None = None
         self._began = False
+        self._mended = float("-inf")
+        self._pause = 0.0
 
     def end(self) -> None:
         """Read no more; the thread ends soon."""
@@ -175,6 +178,7 @@ class Reader(Thread, ABC):
             if trouble is not None and trouble.code() not in _WAY:
                 anew = True
                 self._voice.bad(explain(trouble, self._place))
+                self._rest()
             try:
                 anew = bool(make(self._options, self._topics, self._pace.timeout)) or anew
                 if self._began:
@@ -193,6 +197,13 @@ class Reader(Thread, ABC):
             if well:
                 self._voice.good()
             return
+
+    def _rest(self) -> None:
+        """What is wrong again as soon as it was mended is mended with longer pauses."""
+        again = time.monotonic() - self._mended < 10 * PAUSE
+        self._pause = min(max(0.05, 2 * self._pause), PAUSE) if again else 0.0
+        self._over.wait(self._pause)
+        self._mended = time.monotonic()
 
 
 class News(Reader):

@@ -112,9 +112,7 @@ class Sender(Thread):
         try:
             self._prepare(producer, flight)
             for parcel in flight:
-                delivered = partial(self._delivered, parcel)
-                where = self._where(parcel)
-                producer.produce(parcel.topic, parcel.value, parcel.key, where, on_delivery=delivered)
+                self._produce(producer, parcel)
             producer.flush(self._timeout + 1)
         except KafkaException as raised:
             producer.purge()
@@ -130,6 +128,15 @@ class Sender(Thread):
         self._voice.bad(explain(self._error, self._place))
         self._keep(self._again)
         return False
+
+    def _produce(self, producer: Producer, parcel: Parcel) -> None:
+        delivered, where = partial(self._delivered, parcel), self._where(parcel)
+        try:
+            producer.produce(parcel.topic, parcel.value, parcel.key, where, on_delivery=delivered)
+        except KafkaException as raised:
+            if raised.args[0].code() not in _HOPELESS:
+                raise
+            self.lost += 1  # the driver itself does not take it
 
     def _delivered(self, parcel: Parcel, error: KafkaError | None, message: Message) -> None:
         if error is None:

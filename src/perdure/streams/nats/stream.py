@@ -79,6 +79,7 @@ class NatsStream:
         self._sender = Sender()
         self._hand = Hand(2 * self._pace.batch, 2 * self._pace.lease)
         self._channels: dict[str, asyncio.Event] = {}  # of ends; set once they are heard
+        self._asking: set[asyncio.Task[None]] = set()  # to hear some of them
         self._readers: list[Reader] = []
         self._nudged: set[str] = set()  # queues whose nudge waits in the inbox
         self._born: Any = None  # when the stream of JetStream was made that we know
@@ -98,14 +99,17 @@ class NatsStream:
     async def close(self) -> None:
         """Send what is to be sent, if it can be sent, and let others have what is in hand."""
         task, self._task = self._task, None
-        if task is not None:
-            with suppress(*FAILURES):
-                async with asyncio.timeout(TIMEOUT):
-                    await self._leave()
-            await end([task], patience=2 * FAREWELL)  # it has tasks to end and a line to close
-        inbox, self._inbox, self._trouble = self._inbox, None, ""
-        if inbox is not None:
-            inbox.close()
+        try:
+            if task is not None:
+                with suppress(*FAILURES):
+                    async with asyncio.timeout(TIMEOUT):
+                        await self._leave()
+        finally:
+            if task is not None:
+                await end([task, *self._asking], patience=2 * FAREWELL)  # it has tasks to end and a line to close
+            inbox, self._inbox, self._trouble = self._inbox, None, ""
+            if inbox is not None:
+                inbox.close()
 
     async def _leave(self) -> None:
         if self._line is not None:
@@ -134,8 +138,11 @@ class NatsStream:
         if heard is None:
             heard = self._channels[channel] = asyncio.Event()
             if self._line is not None:
-                with suppress(*FAILURES):
-                    await self._hear_ends(self._line, channel)
+                # Others wait for it as well, so it goes on if this one is cancelled.
+                asking = self._ask_for(self._line, channel)
+                task = asyncio.create_task(asking, name="perdure-nats", context=for_everybody())
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
         if not heard.is_set() and not self._trouble:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TIMEOUT):
@@ -297,6 +304,10 @@ class NatsStream:
     async def _hear_ends(self, line: Line, channel: str) -> None:
         await line.hear(channel, self._hear_ended)
         self._channels[channel].set()
+
+    async def _ask_for(self, line: Line, channel: str) -> None:
+        with suppress(*FAILURES):  # then the next line hears it
+            await self._hear_ends(line, channel)
 
     def _look(self, inbox: Inbox) -> None:
         """Tell our own worker to look at its queues, unless it is told already."""

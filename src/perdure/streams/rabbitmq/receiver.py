@@ -81,12 +81,14 @@ class Receiver:
         self._nudged: set[str] = set()  # queues whose call to look waits in the inbox
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
         pause = 0.05
         while True:
+            since = math.inf
             try:
                 if self._wire is None:
                     await self.connect()
-                    pause = 0.05
+                since = loop.time()
                 assert self._wire is not None
                 error = await asyncio.shield(self._wire.ended)
                 self.report(error)
@@ -97,6 +99,8 @@ class Receiver:
                 self.report(error)
             self._drop()
             self.look()  # as long as nothing comes in, the store is asked
+            if loop.time() - since > PAUSE:  # it has held
+                pause = 0.05
             await asyncio.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, PAUSE)
 

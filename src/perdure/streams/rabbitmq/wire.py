@@ -36,6 +36,8 @@ _ABLE: FieldTable = {
     "publisher_confirms": True,
 }
 _HEAD = Layout(">BHI")  # kind, channel and size of a frame; a byte follows its content
+#: The frame that says how long a message is, at this place; the rest of it is the sender's, and nothing to us.
+_HEADER, _SIZE = 2, Layout(">11xQ")
 _TRANSIENT = commands.Basic.Properties(content_type="application/json", delivery_mode=1)
 
 
@@ -239,14 +241,17 @@ class Wire(asyncio.Protocol):
         del self._buffer[:at]
 
     def _read(self, data: bytes) -> None:
+        if data[0] == _HEADER and len(data) > _SIZE.size:
+            self._gather(b"", _SIZE.unpack_from(data)[0])
+            return
         try:
             _, _, frame = frames.unmarshal(data)
         except Exception as error:  # the codec stumbles in many ways
             self.end(ConnectionError(f"it sent what cannot be read ({error})"))
             return
         match frame:
-            case ContentHeader() | ContentBody():
-                self._gather(frame)
+            case ContentBody():
+                self._gather(frame.value)
             case commands.Basic.Deliver() | commands.Basic.Return():
                 self._content = frame, [], -1
             case commands.Basic.Ack() | commands.Basic.Nack():
@@ -270,15 +275,13 @@ class Wire(asyncio.Protocol):
             case _:
                 pass
 
-    def _gather(self, frame: ContentHeader | ContentBody) -> None:
+    def _gather(self, part: bytes, size: int | None = None) -> None:
+        """The next part of a message, which has this size if it begins."""
         if self._content is None:
             return
         about, parts, missing = self._content
-        if isinstance(frame, ContentHeader):
-            missing = frame.body_size
-        else:
-            parts.append(frame.value)
-            missing -= len(frame.value)
+        parts.append(part)
+        missing = (missing if size is None else size) - len(part)
         self._content = (about, parts, missing) if missing > 0 else None
         if missing > 0:
             return
