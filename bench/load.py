@@ -40,13 +40,14 @@ One = Callable[[int], Awaitable[float]]
 
 async def closed(one: One, count: int, at_once: int) -> list[float]:
     """`count` executions with `at_once` in flight."""
-    slots = asyncio.Semaphore(at_once)
+    numbers, times = iter(range(count)), []
 
-    async def next_one(number: int) -> float:
-        async with slots:
-            return await one(number)
+    async def one_after_the_other() -> None:
+        for number in numbers:
+            times.append(await one(number))
 
-    return sorted(await asyncio.gather(*(next_one(number) for number in range(count))))
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    return sorted(times)
 
 
 async def paced(one: One, count: int, per_second: float) -> list[float]:

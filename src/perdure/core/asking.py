@@ -48,6 +48,45 @@ class Definition(Protocol):
 class Asking:
     """The half of an execution that its own code talks to."""
 
+    # Thousands of these are in memory; with so many attributes a dictionary for each is large and slow.
+    __slots__ = (
+        "_cancelled_at",
+        "_commands",
+        "_fault",
+        "_input",
+        "_patches",
+        "actions",
+        "at",
+        "base",
+        "began",
+        "buffer",
+        "cancel",
+        "changed",
+        "child_stops",
+        "children",
+        "definition",
+        "draws",
+        "fresh",
+        "kept",
+        "key",
+        "lasting",
+        "limits",
+        "loop",
+        "orphans",
+        "outputs",
+        "position",
+        "published",
+        "recorded",
+        "round",
+        "seed",
+        "stops",
+        "taking",
+        "undoing",
+        "undos",
+        "version",
+        "waiters",
+    )
+
     def __init__(self, key: str, definition: Definition, limits: Limits | None = None) -> None:
         self.key = key
         self.definition = definition

@@ -205,6 +205,27 @@ class Loop(asyncio.AbstractEventLoop):
     """One execution's loop. `execution` is the replay that it belongs to."""
 
     __perdure_loop__ = True
+    __slots__ = (
+        "_future_seq",
+        "_outside",
+        "_ready",
+        "_refused",
+        "_seq",
+        "agens",
+        "closed",
+        "closing",
+        "execution",
+        "gathers",
+        "main",
+        "now",
+        "problems",
+        "recording",
+        "ref",
+        "steps",
+        "tasks",
+        "timers",
+        "unset",
+    )
 
     def __init__(self, execution: Any = None, ref: int = 0, steps: int = 1_000_000) -> None:
         self.execution: Any = execution

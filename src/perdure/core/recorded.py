@@ -24,6 +24,8 @@ _INPUTS = (ev.ActionSettled, ev.TimerFired, ev.EventReceived, ev.ChildSettled, e
 class Recorded:
     """An index over a log, made before it is fed."""
 
+    __slots__ = ("_counted", "_highest", "_last_input", "_outputs", "_round", "commands", "marks", "patched")
+
     def __init__(self) -> None:
         self.marks: dict[int, ev.Marked] = {}
         self.patched: set[tuple[int, str]] = set()  # by the version at which the round that took them began

@@ -47,6 +47,24 @@ Outcome: TypeAlias = ev.Completed | ev.Failed | ev.Cancelled | ev.Restarted
 class Replay(Asking):
     """One execution in memory. See the module's rules."""
 
+    __slots__ = (
+        "_backlog",
+        "_logged_timers",
+        "_spent",
+        "_stuck_at",
+        "callback",
+        "correlation",
+        "hash",
+        "input",
+        "outcome",
+        "paused",
+        "paused_at",
+        "stuck",
+        "trace",
+        "tries",
+        "worker",
+    )
+
     def __init__(self, key: str, definition: Definition, limits: Limits | None = None) -> None:
         super().__init__(key, definition, limits)
         self.paused: ev.Paused | None = None
