@@ -66,8 +66,8 @@ def measure_fleet(profiles: list[str], scale: fleet.Scale) -> dict[str, Any]:
         figures["latency"] = fleet_parts.latency(servers, profiles, scale, status.update)
         report.latency(figures["latency"])
         if "cluster" in profiles:
-            figures["workers"] = fleet_parts.workers(servers, scale, status.update)
-            report.compared("fleet: W5 on cluster, worker processes", figures["workers"])
+            figures["growth"] = fleet_parts.growth(servers, scale, status.update)
+            report.growth(figures["growth"])
         if "postgres" in profiles:
             figures["stored"] = fleet_parts.stored(servers, scale, status.update)
             report.compared("fleet: W5 on postgres, finished executions in the store", figures["stored"])

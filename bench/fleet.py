@@ -40,10 +40,11 @@ class Scale(Struct, frozen=True):
     slow: int = 120  # executions at 10 a second
     timers: int = 120
     stored: int = 1_000_000
+    grown: int = 2_000  # executions for each worker of a fleet that grows
 
 
 FULL = Scale()
-QUICK = Scale(count=1_000, rounds=1, slow=25, timers=40, stored=20_000)
+QUICK = Scale(count=1_000, rounds=1, slow=25, timers=40, stored=20_000, grown=300)
 
 
 class Figures(Struct, frozen=True):
@@ -78,6 +79,10 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return [process.pid for process in self._workers]
 
     @contextmanager
     def _process(self, command: list[str]) -> Iterator[subprocess.Popen[str]]:

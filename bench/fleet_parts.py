@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from bench.fleet import WORKFLOWS, Figures, Scale, Tell, bare, compare, engine, warm_up
+from bench.cores import slowed
+from bench.fleet import WORKFLOWS, Figures, Fleet, Scale, Tell, bare, compare, engine, warm_up
 from bench.load import Job, percentile
 from bench.servers import Servers
 from bench.stored import fill
@@ -16,12 +17,19 @@ from bench.stored import fill
 SLOW = 10  # executions a second
 #: Executions in the store beside which many are measured.
 FEW = 1_000
+#: Sizes of a fleet, and the part of a core that each of its workers has.
+GROWN = (1, 2, 4)
+SLOW_CORE = 0.1
 
 
 def throughput(servers: Servers, profiles: list[str], scale: Scale, tell: Tell) -> dict[str, Any]:
-    """Executions a second at full load, on each profile and by hand, and what that costs whom."""
+    """Executions a second at full load, on each profile with one worker and two, and by hand; what that costs whom."""
     with ExitStack() as stack:
-        fleets = {name: stack.enter_context(engine(servers, name, f"full_{name}")) for name in profiles}
+        fleets = {
+            f"{name}, {count}": stack.enter_context(engine(servers, name, f"full_{name}_{count}", count))
+            for name in profiles
+            for count in (1, 2)
+        }
         fleets["by hand"] = stack.enter_context(bare(servers, "full_bare"))
         for fleet in fleets.values():
             warm_up(fleet, scale)
@@ -58,13 +66,26 @@ def _percentiles(times: list[float]) -> dict[str, float]:
     return {"count": len(times), "p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
 
 
-def workers(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:
-    """Two worker processes against one."""
-    with engine(servers, "cluster", "one") as one, engine(servers, "cluster", "two", workers=2) as two:
-        fleets = {"one worker": one, "two workers": two}
+def growth(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any] | None:
+    """One worker, two and four, each with a tenth of a core; None where that cannot be arranged."""
+    with ExitStack() as stack:
+        fleets = {count: stack.enter_context(engine(servers, "cluster", f"grow_{count}", count)) for count in GROWN}
         for fleet in fleets.values():
             warm_up(fleet, scale)
-        return _beside(compare(servers, fleets, "W5", scale, tell))
+        pids = [pid for fleet in fleets.values() for pid in fleet.worker_pids]
+        if not stack.enter_context(slowed(pids, SLOW_CORE)):
+            return None
+        return {program: _grown(servers, fleets, program, scale, tell) for program in WORKFLOWS}
+
+
+def _grown(servers: Servers, fleets: dict[int, Fleet], program: str, scale: Scale, tell: Tell) -> dict[str, Any]:
+    servers.tidy_up()
+    rates: dict[int, float] = {}
+    for count, fleet in fleets.items():
+        tell(f"{program}, {count} workers with a tenth of a core each")
+        # As much for each worker: what comes last, when not all of them have something to do, weighs the same.
+        rates[count] = fleet.do(Job(program, scale.grown * count, scale.at_once)).rate
+    return {str(count): {"rate": rate, "ratio": rate / rates[GROWN[0]]} for count, rate in rates.items()}
 
 
 def stored(servers: Servers, scale: Scale, tell: Tell) -> dict[str, Any]:

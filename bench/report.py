@@ -59,7 +59,7 @@ def http(found: Mapping[str, Any]) -> None:
 
 def throughput(found: Mapping[str, Any], at_once: int) -> None:
     costs = tuple(f"µs CPU: {who}" if who == _WHO[0] else who for who in _WHO)
-    title = f"fleet: executions a second, {at_once:,} in flight, one worker process"
+    title = f"fleet: executions a second, {at_once:,} in flight, with one worker process and two"
     table = _table(title, "", "", "a second", "share", "p50", "p99", *costs)
     for program, fleets in found.items():
         for name, one in fleets.items():
@@ -80,6 +80,17 @@ def latency(found: Mapping[str, Any]) -> None:
     for profile, parts in found.items():
         for name, one in parts.items():
             table.add_row(name, profile, f"{one['count']:,}", _ms(one["p50"]), _ms(one["p99"]))
+    console.print(table)
+
+
+def growth(found: Mapping[str, Any] | None) -> None:
+    if found is None:
+        console.print("\nhow a fleet grows is not measured: that takes the right to make control groups")
+        return
+    table = _table("fleet: on cluster, each worker with a tenth of a core", "", "workers", "a second", "ratio")
+    for program, sizes in found.items():
+        for count, one in sizes.items():
+            table.add_row(program, count, f"{one['rate']:,.0f}", f"{one['ratio']:.2f}")
     console.print(table)
 
 

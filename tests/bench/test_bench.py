@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import bench
-from bench import embedded, fleet, machines
+from bench import embedded, fleet, fleet_parts, machines
 from bench.__main__ import main, measure_embedded, measure_fleet, measure_machines
+from bench.cores import slowed
 from bench.fleet import Job, engine, warm_up
 from bench.load import closed, paced, percentile
 from bench.servers import Servers, cpu_of
@@ -26,7 +27,7 @@ from perdure.core.records import Query
 from perdure.stores.postgres import PostgresStore
 from perdure.testing.invariants import check_log
 
-TINY = fleet.Scale(count=20, at_once=10, rounds=1, slow=3, timers=4, stored=50)
+TINY = fleet.Scale(count=20, at_once=10, rounds=1, slow=3, timers=4, stored=50, grown=5)
 TINY_EMBEDDED = embedded.Scale(count=20, at_once=10, rounds=1, alone=3, events=50, waiting=20, idle=0.05)
 
 
@@ -48,16 +49,17 @@ def test_every_module_of_the_benchmark_can_be_imported() -> None:
 
 def test_a_fleet_and_the_bare_program_give_rates_times_and_shares(figures: dict[str, Any]) -> None:
     for program in fleet.WORKFLOWS:
-        ours, limit = figures["throughput"][program]["postgres"], figures["throughput"][program]["by hand"]
-        for one in (ours, limit):
+        found = figures["throughput"][program]
+        assert set(found) == {"postgres, 1", "postgres, 2", "by hand"}
+        for one in found.values():
             assert one["rate"] > 0
             assert 0 < one["p50"] <= one["p99"] <= TINY.count / one["rate"]
-        assert ours["share"] == ours["rate"] / limit["rate"]
+            assert one["share"] == one["rate"] / found["by hand"]["rate"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="CPU times come from /proc")
 def test_the_cost_of_every_process_is_known(figures: dict[str, Any]) -> None:
-    cost = figures["throughput"]["F10"]["postgres"]["cpu"]
+    cost = figures["throughput"]["F10"]["postgres, 1"]["cpu"]
     assert set(cost) == {"client", "worker", "postgres", "redis"}
     assert all(one is not None and 0 <= one < 1e6 for one in cost.values())
     assert cost["client"] > 0
@@ -104,6 +106,27 @@ def test_a_fleet_on_both_servers_with_two_workers_shares_the_load(servers: Serve
     with engine(servers, "cluster", "pair", workers=2) as two:
         warm_up(two, TINY)
         assert two.do(Job("W5", 20, 10)).rate > 0
+
+
+def test_a_slowed_process_has_its_part_of_a_core() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with slowed([busy.pid], 0.1) as done:
+            if not done:
+                pytest.skip("control groups cannot be made here")
+            began, used = time.monotonic(), cpu_of(busy.pid) or 0.0
+            while time.monotonic() - began < 1:
+                time.sleep(0.1)
+            share = ((cpu_of(busy.pid) or 0.0) - used) / (time.monotonic() - began)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert 0 < share < 0.3
+
+
+def test_a_fleet_that_grows_is_measured(servers: Servers) -> None:
+    found = fleet_parts.growth(servers, TINY, print)
+    assert found is None or all(one["rate"] > 0 for sizes in found.values() for one in sizes.values())
 
 
 def test_a_fleet_whose_worker_cannot_start_says_so(servers: Servers) -> None:
