@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from perdure.errors import InvalidValue, OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.errors import InvalidValue, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from perdure.stores.dynamodb import trouble
 from perdure.stores.dynamodb.items import Item, plain
 from perdure.stores.dynamodb.wire import PAUSE, Refused, Wire
@@ -111,7 +111,7 @@ class Writing:
                 continue
             if codes - {"None", None} - trouble.IN_THE_WAY - trouble.THROTTLED:
                 told = next(reason for reason in own if reason.get("Code") not in ("None", None))
-                raise StoreError(
+                raise StoreRefused(
                     f"{self._wire.address.shown}: {unit.key} cannot be written: {told.get('Code')}:"
                     f" {told.get('Message')}; nothing of it was written"
                 )
