@@ -552,11 +552,34 @@ def test_a_long_parcel_that_is_delivered_while_a_claim_looks_at_it_hinders_no_cl
     play(dynamodb, body)
 
 
-def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("child", "text"),
+    [
+        (begin(THREE, topics=("a", "b", "c", "d")), "acme/three: it listens for 4 topics, and this store takes 3"),
+        (begin("acme/" + "x" * 1000), "more than 900 bytes"),
+    ],
+)
+def test_a_child_that_could_never_begin_is_refused_with_the_commit_of_its_parent(
+    child: Any, text: str, dynamodb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        with pytest.raises(InvalidValue, match=text):
+            await hand.commit(settled(), children=[child])
+        assert [row.version for row in await store.read(ONE)] == [1]
+        assert await table_of(store).wire.all(home(ONE), low="o#", high="o#~") == []
+
+    play(dynamodb, body)
+
+
+def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(
+    dynamodb: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
         await store.start([begin(TWO)], GRACE)
         bad = begin(THREE, topics=("a", "b", "c", "d"))  # more than this store takes
+        monkeypatch.setattr("perdure.stores.dynamodb.committing.takes", lambda table, start: start)
         with caplog.at_level(logging.WARNING):
             assert await hand.commit(settled(), children=[bad]) == "ok"
             clock.advance(3)

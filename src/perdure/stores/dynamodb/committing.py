@@ -38,7 +38,7 @@ from perdure.stores.dynamodb.items import (
     written_rows,
 )
 from perdure.stores.dynamodb.sending import send
-from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start
+from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start, takes
 from perdure.stores.dynamodb.table import Table
 from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 from perdure.stores.ticker import RESTARTED
@@ -70,10 +70,7 @@ async def commit(table: Table, group: Sequence[Commit], grace: int) -> list[Outc
         draft.begin(known.get(draft.key))
     writing = Writing(table.wire)
     with writing.told():
-        try:
-            await _write(table, drafts, writing)
-        except InvalidValue as error:
-            raise StoreError(f"{error}; its execution cannot go on") from error
+        await _write(table, drafts, writing)
     await _deliver_now(table, [draft for draft in drafts if draft.parcel_key is not None and draft.written], grace)
     return [draft.answer or "stale" for draft in drafts]
 
@@ -242,7 +239,7 @@ class _Draft:
     async def _parcel(self, pieces: list[str]) -> dict[str, Value]:
         table = self._table
         for child in self.parcel.children:
-            checked(child.key)
+            takes(table, child)  # once it is written down it has to be delivered
         await table.enlist(lists_of(self.parcel.children))
         # In the order of commits: tokens rise with every hold, and the clock of one process never runs backwards.
         order = f"{self._commit.token:020d}#{self._now:020d}"
