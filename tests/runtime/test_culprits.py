@@ -39,11 +39,16 @@ class Picky(MemoryStore):
         super().__init__(clock)
         self.error: type[PerdureError] = StoreRefused
         self.mended = False
+        self.partly = False  # whether it has no transactions that span executions
         self.stuck_too = False  # whether it does not even take that the execution is stuck
         self.groups: list[int] = []
 
     async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         self.groups.append(len(group))
+        if self.partly and len(group) > 1:
+            fine = [commit for commit in group if not self._poisoned(commit)]
+            answers = iter(await super().commit(fine, grace))
+            return [next(answers) if commit in fine else "refused" for commit in group]
         for commit in group:
             if not self.mended and self._poisoned(commit):
                 raise self.error(f"{commit.key}: no \0 and no \ud800 here")
@@ -104,6 +109,18 @@ async def test_the_others_of_a_group_are_written_and_the_culprit_is_stuck(error:
         store.mended = True
         await runs[13].retry(by="ada")
         assert await runs[13].result() == POISON
+
+
+async def test_who_was_refused_beside_others_that_are_written_is_asked_by_itself_why() -> None:
+    async with World(store=Picky, check_at_end=False) as world:
+        picky(world).partly = True
+        runs = [await world.start(drink, POISON if n == 3 else f"tea {n}") for n in range(10)]
+        for run in runs:
+            await run.until("waiting")
+        await asyncio.gather(*(run.send("go") for run in runs))
+        with pytest.raises(ExecutionStuck, match=r"\(refused\): default/.*: no .0 and no"):
+            await runs.pop(3).result()
+        assert [await run.result() for run in runs] == [f"tea {n}" for n in range(10) if n != 3]
 
 
 async def test_what_was_written_before_stays_and_what_was_refused_is_forgotten() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from perdure import Perdure, event, workflow
+from perdure import ExecutionStuck, Listen, Perdure, event, workflow
 from perdure.core import events, letters
 from perdure.core.events import EventReceived
 from perdure.core.records import Commit, Due, End, Held, Mail, Park, Query
@@ -570,6 +570,36 @@ def test_a_child_that_could_never_begin_is_refused_with_the_commit_of_its_parent
         assert await table_of(store).wire.all(home(ONE), low="o#", high="o#~") == []
 
     play(dynamodb, body)
+
+
+@workflow(listens=[Listen(f"told.{number}", event=".data", own=".[0]") for number in range(4)])
+async def hears_all(what: int) -> int:
+    return what
+
+
+@workflow
+async def asks_all() -> int:
+    await event("go", int)
+    return await hears_all(1)
+
+
+def test_who_starts_a_child_that_could_never_begin_gets_stuck_and_nobody_beside_it(dynamodb: str) -> None:
+    async def main() -> None:
+        async with Perdure(dynamodb) as app, app.working():
+            bad = await app.start(asks_all)
+            good = [await app.start(heard) for _ in range(5)]
+            for run in (bad, *good):
+                await run.until("waiting", timeout=10)
+            await asyncio.gather(*(run.send("go", 7) for run in (bad, *good)))
+            assert [await run.result(timeout=20) for run in good] == [7] * 5
+            with pytest.raises(
+                ExecutionStuck, match=r"\(refused\): .*: it listens for 4 topics, and this store takes 3"
+            ):
+                await bad.result(timeout=20)
+            await bad.cancel()
+            await bad.until("cancelled", timeout=10)
+
+    asyncio.run(main())
 
 
 def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from perdure.core.loop import turns
 from perdure.core.records import Commit, Outcome
-from perdure.errors import REFUSALS, OutcomeUnknown, StoreError
+from perdure.errors import REFUSALS, OutcomeUnknown, StoreError, StoreRefused
 from perdure.ports import Store
 from perdure.runtime.clock import Clock
 from perdure.runtime.execution.resident import Resident
@@ -105,12 +105,19 @@ class Committer:
         time = asyncio.get_running_loop().time
         began = time()
         try:
-            return [one async for answers in in_parts(self._commit, group.commits) for one in answers]
+            answers = [one async for some in in_parts(self._commit, group.commits) for one in some]
+            for place, answer in enumerate(answers):
+                if answer == "refused":  # by itself it is told why
+                    [answers[place]] = [one async for [one] in in_parts(self._commit, [group.commits[place]])]
+            return answers
         finally:
             self._floor.metrics.commit.observe(time() - began)
 
     async def _commit(self, commits: Sequence[Commit]) -> list[Outcome]:
-        return await self._store.commit(commits, self._floor.grace)
+        outcomes = await self._store.commit(commits, self._floor.grace)
+        if outcomes == ["refused"]:
+            raise StoreRefused(f"{commits[0].key}: the store will not take what it writes")
+        return outcomes
 
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""

@@ -82,8 +82,10 @@ async def _write(table: Table, drafts: Sequence[_Draft], writing: Writing) -> No
         if not rest:
             return
         units = [await draft.unit() for draft in rest]
-        await table.write(units, writing)
+        await table.write(units, writing, apart=True)
         for draft, unit in zip(rest, units, strict=True):
+            if unit.broken is not None and not writing.wrote:
+                raise unit.broken
             draft.land(unit)
     text = "others wrote in the same logs, again and again; nothing was written; try again"
     raise StoreUnavailable(f"{table.address.shown}: {text}")
@@ -253,6 +255,9 @@ class _Draft:
         return put(table.name, item)
 
     def land(self, unit: Unit) -> None:
+        if unit.broken is not None:
+            self.answer = "refused"
+            return
         if not unit.refusals:
             self.answer = "mail" if self._refused_park else "ok"
             return
