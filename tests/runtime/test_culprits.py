@@ -37,7 +37,7 @@ class Picky(MemoryStore):
 
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock)
-        self.error: type[PerdureError] = StoreRefused
+        self.error: type[Exception] = StoreRefused
         self.mended = False
         self.partly = False  # whether it has no transactions that span executions
         self.stuck_too = False  # whether it does not even take that the execution is stuck
@@ -195,6 +195,20 @@ async def test_what_is_wrong_with_the_store_makes_nobody_stuck(error: type[Perdu
         await run.send("go")
         await world.advance("1m")
         assert await run.status() in ("running", "waiting")
+        store.mended = True
+        assert await run.result() == POISON
+
+
+async def test_a_mistake_of_a_store_leaves_open_what_was_written_and_holds_up_nobody() -> None:
+    async with World(store=Picky, check_at_end=False) as world:
+        logging.getLogger("perdure.worker").removeHandler(world._errors)
+        store = picky(world)
+        store.error = TypeError
+        run = await world.start(drink, POISON)
+        await run.until("waiting")
+        await run.send("go")
+        await world.advance("10s")
+        assert await (await world.start(drink, "tea")).until("waiting") == "waiting"
         store.mended = True
         assert await run.result() == POISON
 
