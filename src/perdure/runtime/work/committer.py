@@ -2,7 +2,8 @@
 
 No timer, no minimum size: at low load a group is one execution and waits for nothing; under load groups grow while a
 commit is in flight. While one group is being written the turns of the next are already run, so that the store and the
-code of the workflows work side by side. An execution has at most one commit in flight.
+code of the workflows work side by side. An execution has at most one commit in flight, and one of which the store will
+never take what it writes waits for a person, while the others of its group are written.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class Committer:
             resident.give_up(str(error), self._clock.now())
             self.ring(resident)
             return
-        pause = min(2.0 ** (resident.refusals - 1), PAUSE)
+        pause = min(2.0 ** min(resident.refusals - 1, 10), PAUSE)
         resident.refusals += 1
         text = "%s: the store will not even take that it is stuck; trying again in %.3g s: %s"
         log.error(text, resident.key, pause, error, extra=resident.about)
