@@ -64,6 +64,7 @@
         ├── StoreFull             no space left
         ├── StoreReadOnly
         ├── StoreOutdated         migrations are missing, or the store is newer than this code
+        ├── StoreRefused          it will never take what one execution wants to write
         └── OutcomeUnknown        the write may or may not have happened
 
 Messages say what happened, to which execution, and what to do next.
@@ -403,5 +404,14 @@ class StoreOutdated(StoreError):
     """The store's schema is older or newer than this code."""
 
 
+class StoreRefused(StoreError):
+    """The store will never take what one execution wants to write, however often it is tried; nothing was written."""
+
+
 class OutcomeUnknown(StoreError):
     """The write may or may not have happened; repeat it with the same ids."""
+
+
+#: What is wrong with one of many that are written together: nothing was written and to try the same again is of no use,
+#: but the others can be written without it. All other errors of a store are about the store, or leave it open.
+REFUSALS = (InvalidValue, KeyringError, StoreRefused)

@@ -83,7 +83,9 @@ class Store(Protocol):
     async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         """The one write of holders: all that `ok` answers stand for becomes durable together.
 
-        Children and mail are due `grace` from now by themselves.
+        Children and mail are due `grace` from now by themselves. If the store will never take what one of them writes,
+        it raises one of REFUSALS and has written nothing of any; a store that has written others by then answers
+        `refused` for that one.
         """
         ...
 

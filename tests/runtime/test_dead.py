@@ -115,7 +115,7 @@ async def test_only_what_is_stuck_is_a_case(world: World) -> None:
 def test_every_cause_can_be_mended() -> None:
     from perdure.runtime.execution import course
 
-    assert {*course.CAUSES.values(), "lapses", "sealed", "attempts", "engine"} == set(dead.CAUSES)
+    assert {*course.CAUSES.values(), "lapses", "sealed", "attempts", "refused", "engine"} == set(dead.CAUSES)
 
 
 # --- pages and filters -----------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def test_one_start_that_cannot_be_sealed_does_not_fail_those_that_share_its_writ
     asyncio.run(main())
 
 
-def test_a_batch_is_repeated_one_by_one_only_for_such_an_error() -> None:
+def test_a_batch_is_repeated_by_halves_for_such_an_error() -> None:
     calls: list[list[int]] = []
 
     async def write(items: Sequence[int]) -> Sequence[int]:
@@ -307,7 +307,7 @@ def test_a_batch_is_repeated_one_by_one_only_for_such_an_error() -> None:
         await asyncio.gather(*(batch.put(one) for one in (1, 2, 3)), return_exceptions=True)
 
     asyncio.run(main())
-    assert calls == [[1, 2, 3], [1], [2], [3]]
+    assert calls == [[1, 2, 3], [1], [2, 3], [2], [3]]
 
 
 def test_what_many_share_is_written_on_nobodys_behalf() -> None:

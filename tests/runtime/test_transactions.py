@@ -21,7 +21,8 @@ from perdure import (
     event,
     workflow,
 )
-from perdure.errors import UsageError
+from perdure.core.records import Outcome
+from perdure.errors import REFUSALS, ExecutionStuck, PerdureError, UsageError
 from perdure.stores.postgres.address import read_address
 from perdure.testing import check_log
 from perdure.testing.proxy import Proxy
@@ -105,6 +106,28 @@ def test_an_event_is_sent_with_the_callers_transaction_or_not_at_all(database: C
             await app.send(run.id, "say", word, connection=connection)
             await (transaction.commit() if kept else transaction.rollback())
         assert await run.result(timeout=10) == ["one", "two"]
+
+    database(body)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_result_that_the_store_does_not_take_is_rolled_back_and_not_written_later(
+    error: type[PerdureError], database: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> list[Outcome]:
+        raise error("not this")
+
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        with monkeypatch.context() as refusing:
+            refusing.setattr(app.store, "commit_in", refuse)
+            run = await app.start(booking, "room", 0, id="b")
+            with pytest.raises(ExecutionStuck, match="not this"):
+                await run.result(timeout=10)
+            assert await entries(connection) == []
+            assert len(tries) == 1
+        await run.retry()
+        assert await run.result(timeout=10) == "booked room"
+        assert await entries(connection) == ["room"]
 
     database(body)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from perdure import Perdure, event, workflow
+from perdure import ExecutionStuck, Listen, Perdure, event, workflow
 from perdure.core import events, letters
 from perdure.core.events import EventReceived
 from perdure.core.records import Commit, Due, End, Held, Mail, Park, Query
@@ -552,11 +552,64 @@ def test_a_long_parcel_that_is_delivered_while_a_claim_looks_at_it_hinders_no_cl
     play(dynamodb, body)
 
 
-def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(dynamodb: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("child", "text"),
+    [
+        (begin(THREE, topics=("a", "b", "c", "d")), "acme/three: it listens for 4 topics, and this store takes 3"),
+        (begin("acme/" + "x" * 1000), "more than 900 bytes"),
+    ],
+)
+def test_a_child_that_could_never_begin_is_refused_with_the_commit_of_its_parent(
+    child: Any, text: str, dynamodb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(store: DynamoStore, clock: ManualClock) -> None:
+        hand = await begun(store)
+        with pytest.raises(InvalidValue, match=text):
+            await hand.commit(settled(), children=[child])
+        assert [row.version for row in await store.read(ONE)] == [1]
+        assert await table_of(store).wire.all(home(ONE), low="o#", high="o#~") == []
+
+    play(dynamodb, body)
+
+
+@workflow(listens=[Listen(f"told.{number}", event=".data", own=".[0]") for number in range(4)])
+async def hears_all(what: int) -> int:
+    return what
+
+
+@workflow
+async def asks_all() -> int:
+    await event("go", int)
+    return await hears_all(1)
+
+
+def test_who_starts_a_child_that_could_never_begin_gets_stuck_and_nobody_beside_it(dynamodb: str) -> None:
+    async def main() -> None:
+        async with Perdure(dynamodb) as app, app.working():
+            bad = await app.start(asks_all)
+            good = [await app.start(heard) for _ in range(5)]
+            for run in (bad, *good):
+                await run.until("waiting", timeout=10)
+            await asyncio.gather(*(run.send("go", 7) for run in (bad, *good)))
+            assert [await run.result(timeout=20) for run in good] == [7] * 5
+            with pytest.raises(
+                ExecutionStuck, match=r"\(refused\): .*: it listens for 4 topics, and this store takes 3"
+            ):
+                await bad.result(timeout=20)
+            await bad.cancel()
+            await bad.until("cancelled", timeout=10)
+
+    asyncio.run(main())
+
+
+def test_a_parcel_that_cannot_be_delivered_hinders_no_claim(
+    dynamodb: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body(store: DynamoStore, clock: ManualClock) -> None:
         hand = await begun(store)
         await store.start([begin(TWO)], GRACE)
         bad = begin(THREE, topics=("a", "b", "c", "d"))  # more than this store takes
+        monkeypatch.setattr("perdure.stores.dynamodb.committing.takes", lambda table, start: start)
         with caplog.at_level(logging.WARNING):
             assert await hand.commit(settled(), children=[bad]) == "ok"
             clock.advance(3)

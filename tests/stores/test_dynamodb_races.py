@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from perdure.core import events
 from perdure.core.events import ActionSettled, Started, TakenOver
 from perdure.core.records import Busy, Commit, Gone, Held, Park, Query, Queued
-from perdure.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from perdure.stores.dynamodb import DynamoStore, wire
 from perdure.stores.dynamodb.items import home
 from perdure.testing.contract import (
@@ -686,6 +686,59 @@ def test_what_trying_again_cannot_mend_is_said_at_once(code: str, text: str, dyn
         with pytest.raises(StoreError, match=text):
             await hand.commit(settled())
         assert len(calls) == 1
+
+    play(dynamodb, 1, body)
+
+
+def full(store: DynamoStore, key: str, whole: bool) -> None:
+    """Let DynamoDB say that this execution has 10 GB: of the one item that grows it, or of the whole call."""
+    once = store._table.wire._once
+
+    async def refusing(verb: str, parameters: dict[str, Any]) -> Any:
+        ops = parameters.get("TransactItems", ())
+        grows = [op.get("Put", {}).get("Item", {}).get("pk") == {"S": home(key)} for op in ops]
+        if not any(grows):
+            return await once(verb, parameters)
+        if whole:
+            raise answer("ItemCollectionSizeLimitExceededException")
+        reasons = [{"Code": "ItemCollectionSizeLimitExceeded" if one else "None"} for one in grows]
+        raise answer("TransactionCanceledException", reasons=reasons)
+
+    store._table.wire._once = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("count", [3, 30])
+def test_an_execution_that_is_full_fails_nobody_beside_it(count: int, whole: bool, dynamodb: str) -> None:
+    keys = [f"acme/{n}" for n in range(count)]
+
+    async def body(store: DynamoStore) -> None:
+        await store.start([begin(key) for key in keys], GRACE)
+        group = [step(held, 2, 2) for held in await store.hold(keys, "w1", LEASE) if isinstance(held, Held)]
+        full(store, keys[1], whole)
+        others = ["refused" if key == keys[1] else "ok" for key in keys]
+        assert await store.commit(group, GRACE) == others
+        with pytest.raises(StoreRefused, match="ItemCollectionSizeLimitExceeded"):
+            await store.commit(group[1:2], GRACE)
+        assert kinds(await log(store, keys[1])) == [Started]
+        assert kinds(await log(store, keys[2])) == [Started, ActionSettled, ActionSettled]
+
+    play(dynamodb, 1, body)
+
+
+def test_an_execution_that_is_full_cannot_be_taken_over_and_those_beside_it_are(
+    dynamodb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [f"acme/{n}" for n in range(8)]
+
+    async def body(store: DynamoStore) -> None:
+        await store.start([begin(key) for key in keys], GRACE)
+        await store.hold(keys, "w1", 1)
+        full(store, keys[1], whole=True)
+        taken = await store.hold(keys, "w2", LEASE)
+        assert [type(one) for one in taken] == [Gone if key == keys[1] else Held for key in keys]
+        assert "acme/1 cannot be held" in caplog.text
+        assert await store.hold(keys[1:2], "w2", LEASE) == [Gone(keys[1])]
 
     play(dynamodb, 1, body)
 

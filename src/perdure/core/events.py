@@ -119,7 +119,7 @@ class TakenOver(Struct, frozen=True, omit_defaults=True):
 
 
 class Stuck(Struct, frozen=True, omit_defaults=True):
-    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit, definition, sealed, attempts, engine
+    cause: str  # nondeterminism, never-wakes, undecodable, lapses, limit, definition, sealed, attempts, refused, engine
     reason: str
     code: str = ""  # fingerprint of the workflow's code that was at hand
     lapses: int = 0  # of the holds before, in a row

@@ -222,8 +222,9 @@ class Commit(Struct):
 
 #: ok: written. mail: written, but the park was refused because mail waits (the hold stands); for an End: refused,
 #: nothing written, the hold stands. early: a timer is not due by the store's clock, nothing written, the hold stands.
-#: stale: somebody else has moved on, nothing written: drop the memory.
-Outcome: TypeAlias = Literal["ok", "mail", "early", "stale"]
+#: stale: somebody else has moved on, nothing written: drop the memory. refused: the store will never take it, nothing
+#: written, the hold stands; whoever commits it by itself is told why, by one of REFUSALS.
+Outcome: TypeAlias = Literal["ok", "mail", "early", "stale", "refused"]
 
 
 class Due(Struct, frozen=True, gc=False):

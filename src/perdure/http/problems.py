@@ -80,6 +80,7 @@ _INSIDE: list[tuple[type[BaseException], str]] = [
     (errors.StoreFull, "the store has no space left; nothing was written"),
     (errors.StoreReadOnly, "the store takes no writes at present; nothing was written"),
     (errors.StoreOutdated, "the store is of another version than this server; nothing was written"),
+    (errors.StoreRefused, "the store does not take this; nothing was written"),
     (errors.StoreUnavailable, "the store does not answer in time; nothing was written: try again"),
     (errors.StoreError, "the store could not do it; nothing was written"),
     (errors.KeyShredded, "the keys of this data were destroyed, and it can never be read again"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
-import msgspec
 from msgspec import Struct
 
 from perdure.core import events
@@ -44,6 +43,7 @@ from perdure.core.records import (
     tenant_of,
     topics_of,
 )
+from perdure.stores.fitting import fits, place
 from perdure.stores.ticker import DOUBLINGS, NEVER, RESTARTED, TAKEN_OVER, Ticker
 
 
@@ -534,38 +534,10 @@ class MemoryStore:
     async def find(self, query: Query) -> list[Head]:
         now = self._ticker.now()
         heads = (self._head(self._executions[key], now) for key in self._candidates(query))
-        found = sorted((head for head in heads if _fits(head, query)), key=_place, reverse=True)
+        found = sorted((head for head in heads if fits(head, query)), key=place, reverse=True)
         return found[: query.limit]
 
     def _candidates(self, query: Query) -> Iterable[str]:
         if labels := labels_wanted(query):
             return self._labels.get(labels[0], ())  # the others are compared
         return (key for key in self._executions if query.tenant in (None, tenant_of(key)))
-
-
-def _place(head: Head) -> tuple[int, str]:
-    return head.started_at, head.key
-
-
-def _fits(head: Head, query: Query) -> bool:
-    return (
-        (query.status is None or head.shown == query.status)
-        and (query.inner or ":" not in head.workflow)
-        and (query.workflow is None or head.workflow == query.workflow)
-        and (query.parent is None or head.parent == query.parent)
-        and (query.after is None or head.started_at >= query.after)
-        and (query.before is None or head.started_at < query.before)
-        and (query.cursor is None or _place(head) < query.cursor)
-        and query.correlation in (None, head.correlation)
-        and (not query.tags or set(query.tags) <= set(head.tags))
-        and (not query.fields or _publishes(head.state, query.fields.items()))
-    )
-
-
-def _publishes(state: bytes | None, fields: Iterable[tuple[str, object]]) -> bool:
-    """Whether the published state is an object with these values; True and 1 are different values in JSON."""
-    published = None if state is None else msgspec.json.decode(state)
-    return isinstance(published, dict) and all(
-        name in published and published[name] == value and isinstance(published[name], bool) == isinstance(value, bool)
-        for name, value in fields
-    )

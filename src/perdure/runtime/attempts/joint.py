@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from perdure.core import events as ev
 from perdure.core.records import Commit
-from perdure.errors import OutcomeUnknown, StoreError
+from perdure.errors import REFUSALS, OutcomeUnknown, PerdureError, StoreError
 from perdure.ports import Joining
 from perdure.runtime.execution.resident import Resident
 
@@ -28,7 +28,7 @@ class Floor(Protocol):
     async def reserve(self, resident: Resident) -> None: ...
     def set_free(self, resident: Resident) -> None: ...
     async def joined(self, resident: Resident, commit: Commit) -> None: ...
-    async def forget(self, resident: Resident, error: StoreError | None) -> None: ...
+    async def forget(self, resident: Resident, error: PerdureError | None) -> None: ...
 
 
 class _NotWanted(Exception):
@@ -61,11 +61,11 @@ async def perform(
                 raise _Refused
     except _NotWanted:
         return False
-    except (_Refused, StoreError) as error:
+    except (_Refused, StoreError, *REFUSALS) as error:
         if commit is None and not isinstance(error, OutcomeUnknown):
             raise
         resident.running.pop(ref, None)
-        await floor.forget(resident, error if isinstance(error, StoreError) else None)
+        await floor.forget(resident, error if isinstance(error, PerdureError) else None)
         return False
     finally:
         if reserved:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from perdure.core.behalf import for_everybody
-from perdure.errors import InvalidValue, KeyringError
+from perdure.runtime.parting import in_parts
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -58,23 +59,22 @@ class Batch(Generic[Q, A]):
                 self._flight = []
 
     async def _put_all(self, batch: Sequence[_Place[Q, A]]) -> None:
+        rest = deque(batch)
         try:
-            answers = await self._write([place.item for place in batch])
+            async for answers in in_parts(self._write, [place.item for place in batch]):
+                for answer in answers:
+                    future = rest.popleft().future
+                    if future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(_copy(answer))
+                    else:
+                        future.set_result(answer)
         except BaseException as error:
-            if isinstance(error, (KeyringError, InvalidValue)) and len(batch) > 1:
-                # One of them could not be sealed, or not be stored, so none was written: each for itself.
-                for one in batch:
-                    await self._put_all([one])
-                return
-            for place in batch:
+            for place in rest:
                 if not place.future.done():
                     place.future.set_exception(_copy(error))
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for place, answer in zip(batch, answers, strict=True):
-                if not place.future.done():
-                    place.future.set_result(answer)
+            raise
 
 
 def _copy(error: BaseException) -> BaseException:

@@ -49,9 +49,13 @@ CAUSES: dict[type[PerdureError], str] = {
 FAULTS = tuple(CAUSES)
 #: Why an execution is stuck whose code does fit: an action of it has no attempts left.
 ATTEMPTS = "attempts"
+#: Why an execution is stuck of which the store does not take what it would write.
+REFUSED = "refused"
 #: What is recorded also when the code has come to its end.
 _LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
+#: Characters of what a store says, at most.
+_WORDS = 2000
 _LOST = "restore the store from a backup, or purge the execution"
 _FIRST = frozenset({ev.NUMBERS[ev.Started], ev.NUMBERS[ev.Restarted]})
 _STUCK, _REDRIVEN, _RESTARTED = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven], ev.NUMBERS[ev.Restarted]
@@ -275,7 +279,7 @@ class Course:
             return Park("open", now)
         assert self.stuck_row is not None
         waits = {"stuck": self.stuck, "version": self.stuck_row.version, "since": self.stuck_row.at}
-        return Park("stuck", None, self.notes.published, _encode(waits))
+        return Park("stuck", None, self._published, _encode(waits))
 
     def end(self, replay: Replay) -> End:
         status, result, _ = summary.ended(replay.outcome)
@@ -285,7 +289,12 @@ class Course:
             self.notes.offspring.clear()
         self.kin.recall_all()
         self.kin.tell_parent(replay, self.workflow)
-        return End(status, result, self.notes.published, replay.base)
+        return End(status, result, self._published, replay.base)
+
+    @property
+    def _published(self) -> bytes | None:
+        """What to show; when the store has refused something, it may be this, and what it shows stays."""
+        return None if self.stuck is not None and self.stuck.cause == REFUSED else self.notes.published
 
     def rows_with(self, settle: Park | End | None, now: int) -> list[Row]:
         """What to write; the outcome is made at the last moment, for mail may still come before it."""
@@ -312,6 +321,19 @@ class Course:
         self.stuck = ev.Stuck(cause, reason, code, self.lapses, self._tries, place)
         self.write(self.stuck, now)
         self.stuck_row = self.draft.rows[-1]
+
+    def take_back(self, reason: str, now: int) -> None:
+        """Nothing of the draft will ever be written: it is stuck where its log ends, whatever was in the draft.
+
+        What else is in memory is of no use any more, for it follows from what was not written.
+        """
+        if self.draft.rows:
+            self.version = self.draft.rows[0].version - 1
+        self.draft.written()
+        # The store's own words may have in them what it does not take.
+        words = reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+        self.become_stuck(REFUSED, words[:_WORDS], now)
+        self.draft.settle = self.park_stuck(now)
 
     @property
     def stuck_since(self) -> int:

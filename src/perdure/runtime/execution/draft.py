@@ -36,7 +36,7 @@ class Draft:
         )
 
     def written(self) -> None:
-        """All of it is durable."""
+        """All of it is durable, or none of it will ever be."""
         self.rows, self.fired, self.shown = [], None, None
         if self.done:
             self.done = []

@@ -60,6 +60,7 @@ class Resident(Course):
         "mailbox",
         "overfull",
         "recalled",
+        "refusals",
         "rung",
         "rung_at",
         "running",
@@ -80,6 +81,7 @@ class Resident(Course):
         self.landing: asyncio.Future[None] | None = None  # for who waits until it is not
         self.rung = False  # the committer will look at it
         self.recalled = False  # the committer will look at it when its commit has landed
+        self.refusals = 0  # how often the store did not take what it would write; from the first on it only gets stuck
         self.rung_at = 0.0  # by the loop's clock
         self.alarm = 0  # when the worker will ring anyway
         self._loaded = False
@@ -129,6 +131,11 @@ class Resident(Course):
         reason = f"{lapses} workers in a row died or lost it while they held it; look for a crash, then retry it"
         self.become_stuck("lapses", reason, now)
 
+    def give_up(self, reason: str, now: int) -> None:
+        """The store will never take what this would write: it is stuck, and its next commit says nothing else."""
+        self.refusals = 1
+        self.take_back(reason, now)
+
     def settled(self, ref: int, event: ev.Event | None) -> None:
         """An attempt is over."""
         running = self.running.pop(ref, None)
@@ -170,6 +177,8 @@ class Resident(Course):
 
     def prepare(self, now: int) -> Commit | None:
         """Fold what came in, and say what is to be written; None when there is nothing to write."""
+        if self.refusals:
+            return self.draft.commit(self.key, self.token, self.draft.rows)
         if not self._loaded:
             self._loaded = True
             self.begin(now)

@@ -40,6 +40,8 @@ MEND = {
     " back",
     "attempts": "mend what its last error names, then redrive it: the action has all its attempts anew; or cancel it,"
     " and its clean-up and undos run",
+    "refused": "the reason has the store's own words: change the workflow so that it writes what the store can take,"
+    " deploy it, then redrive it",
     "engine": "this is a mistake of Perdure's own: report it with the output of `perdure export ID`; after an upgrade,"
     " redrive it",
 }

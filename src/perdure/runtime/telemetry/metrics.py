@@ -153,7 +153,7 @@ Metric: TypeAlias = Counter | Pairs | Gauge | QueueGauge | Histogram
 
 _STUCK = ev.NUMBERS[ev.Stuck]
 #: Why executions wait for a person: the causes of Stuck events.
-CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "attempts", "engine")
+CAUSES = ("nondeterminism", "never-wakes", "undecodable", "limit", "lapses", "attempts", "refused", "engine")
 #: What goes wrong on the way of an event into its log.
 TROUBLES = (
     "store",  # it refused or was out of reach; tried again

@@ -2,7 +2,8 @@
 
 No timer, no minimum size: at low load a group is one execution and waits for nothing; under load groups grow while a
 commit is in flight. While one group is being written the turns of the next are already run, so that the store and the
-code of the workflows work side by side. An execution has at most one commit in flight.
+code of the workflows work side by side. An execution has at most one commit in flight, and one of which the store will
+never take what it writes waits for a person, while the others of its group are written.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from typing import Protocol
 
 from perdure.core.loop import turns
 from perdure.core.records import Commit, Outcome
-from perdure.errors import OutcomeUnknown, StoreError
+from perdure.errors import REFUSALS, OutcomeUnknown, StoreError, StoreRefused
 from perdure.ports import Store
 from perdure.runtime.clock import Clock
 from perdure.runtime.execution.resident import Resident
+from perdure.runtime.parting import in_parts
 from perdure.runtime.settings import Settings
 from perdure.runtime.telemetry.metrics import Metrics
 
 log = logging.getLogger("perdure.worker")
+
+#: Seconds between two tries to write that an execution is stuck, at most.
+PAUSE = 300.0
 
 
 class Floor(Protocol):
@@ -67,7 +72,7 @@ class Committer:
         self._bell = asyncio.Event()
         self._calm = asyncio.Event()
         self._next = Group()
-        self._flight: tuple[Group, asyncio.Task[list[Outcome]]] | None = None
+        self._flight: tuple[Group, asyncio.Task[list[Outcome | Exception]]] | None = None
 
     def ring(self, resident: Resident) -> None:
         """Something came in for this execution."""
@@ -96,13 +101,24 @@ class Committer:
             group, self._next = self._next, Group()
             self._flight = group, asyncio.create_task(self._write(group), name="perdure-commit")
 
-    async def _write(self, group: Group) -> list[Outcome]:
+    async def _write(self, group: Group) -> list[Outcome | Exception]:
+        """The answer for each. One that the store will not take is found by halves, and the others are written."""
         time = asyncio.get_running_loop().time
         began = time()
         try:
-            return await self._store.commit(group.commits, self._floor.grace)
+            answers = [one async for some in in_parts(self._commit, group.commits) for one in some]
+            for place, answer in enumerate(answers):
+                if answer == "refused":  # by itself it is told why
+                    [answers[place]] = [one async for [one] in in_parts(self._commit, [group.commits[place]])]
+            return answers
         finally:
             self._floor.metrics.commit.observe(time() - began)
+
+    async def _commit(self, commits: Sequence[Commit]) -> list[Outcome]:
+        outcomes = await self._store.commit(commits, self._floor.grace)
+        if outcomes == ["refused"]:
+            raise StoreRefused(f"{commits[0].key}: the store will not take what it writes")
+        return outcomes
 
     def _gather(self, group: Group) -> None:
         """Take what is ready, run its turns, and collect what is to be written."""
@@ -142,19 +158,56 @@ class Committer:
     async def _land(self) -> None:
         assert self._flight is not None
         group, task = self._flight
-        try:
-            outcomes = await task
-        except OutcomeUnknown:
-            self._grounded(group)
-            await self._floor.unknown(group.batch)
-            raise
-        except StoreError:  # certainly not written: all of it is still there, to be prepared again
-            self._grounded(group)
-            for resident in group.batch:
-                self.ring(resident)
-            raise
+        answers = await task
         self._grounded(group)
-        await self._floor.landed(group, outcomes)
+        written, outcomes = Group(), []
+        written.since = group.since
+        unknown: list[Resident] = []
+        trouble: Exception | None = None
+        for resident, commit, answer in zip(group.batch, group.commits, answers, strict=True):
+            if not isinstance(answer, Exception):
+                written.batch.append(resident)
+                written.commits.append(commit)
+                outcomes.append(answer)
+            elif isinstance(answer, REFUSALS):
+                self.refused(resident, answer)
+            elif isinstance(answer, StoreError) and not isinstance(answer, OutcomeUnknown):
+                trouble = trouble or answer
+                self.ring(resident)  # certainly not written: all of it is still there, to be prepared again
+            else:
+                trouble = answer
+                unknown.append(resident)
+        if outcomes:
+            await self._floor.landed(written, outcomes)
+        if unknown:
+            await self._floor.unknown(unknown)
+        if trouble is not None:
+            raise trouble
+
+    def refused(self, resident: Resident, error: Exception) -> None:
+        """The store will never take what this one would write: it waits for a person, and the others go on.
+
+        Where not even that can be written, it is tried again after ever longer pauses, until it is lost to a worker who
+        can, or until there is room for it.
+        """
+        if not self._floor.here(resident):
+            return
+        self._floor.metrics.errors.add("store")
+        if resident.refusals == 0:
+            log.warning("%s: the store will not take what it writes: %s", resident.key, error, extra=resident.about)
+            resident.give_up(str(error), self._clock.now())
+            self.ring(resident)
+            return
+        pause = min(2.0 ** min(resident.refusals - 1, 10), PAUSE)
+        resident.refusals += 1
+        text = "%s: the store will not even take that it is stuck; trying again in %.3g s: %s"
+        log.error(text, resident.key, pause, error, extra=resident.about)
+        resident.flying = True  # in no group until then
+        asyncio.get_running_loop().call_later(pause, self._again, resident)
+
+    def _again(self, resident: Resident) -> None:
+        self.set_free(resident)
+        self.ring(resident)
 
     def _grounded(self, group: Group) -> None:
         self._flight = None

@@ -127,6 +127,8 @@ class Landing:
         match outcome:
             case "ok":
                 self._written(resident, now)
+            case "mail" if resident.refusals:
+                self.evict(resident)  # its memory is of no use for mail, which is due by itself
             case "mail":
                 if resident.ended is None:
                     resident.committed()

@@ -17,7 +17,7 @@ from typing import Any
 
 from perdure.core import guard, tracing
 from perdure.core.records import Commit, End, Hint
-from perdure.errors import OutcomeUnknown, StoreError, UsageError
+from perdure.errors import REFUSALS, OutcomeUnknown, PerdureError, StoreError, UsageError
 from perdure.flows.action import Action
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -251,8 +251,11 @@ class Worker:
             raise UsageError("a transactional action needs a store with transactions of the caller's: postgresql://…")
         return await joint.perform(self, self._store, whose, ref, work)
 
-    async def forget(self, resident: Resident, error: StoreError | None) -> None:
+    async def forget(self, resident: Resident, error: PerdureError | None) -> None:
         """A joint commit was refused, because another worker has gone on, or the store failed at it."""
+        if isinstance(error, REFUSALS):
+            self._committer.refused(resident, error)
+            return
         self.metrics.errors.add("stale" if error is None else _kind(error))
         why = error or "another worker has gone on with it"
         log.warning("%s: a transaction was not committed: %s", resident.key, why, extra=resident.about)
@@ -289,6 +292,6 @@ class Worker:
                 self._landing.evict(resident)
 
 
-def _kind(error: StoreError) -> str:
+def _kind(error: PerdureError) -> str:
     """Which kind of trouble it is, as the metrics have it."""
     return "unknown" if isinstance(error, OutcomeUnknown) else "store"

@@ -38,7 +38,7 @@ from perdure.stores.dynamodb.items import (
     written_rows,
 )
 from perdure.stores.dynamodb.sending import send
-from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start
+from perdure.stores.dynamodb.starting import lists_of, progressed, seat, start, takes
 from perdure.stores.dynamodb.table import Table
 from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
 from perdure.stores.ticker import RESTARTED
@@ -70,10 +70,7 @@ async def commit(table: Table, group: Sequence[Commit], grace: int) -> list[Outc
         draft.begin(known.get(draft.key))
     writing = Writing(table.wire)
     with writing.told():
-        try:
-            await _write(table, drafts, writing)
-        except InvalidValue as error:
-            raise StoreError(f"{error}; its execution cannot go on") from error
+        await _write(table, drafts, writing)
     await _deliver_now(table, [draft for draft in drafts if draft.parcel_key is not None and draft.written], grace)
     return [draft.answer or "stale" for draft in drafts]
 
@@ -85,8 +82,10 @@ async def _write(table: Table, drafts: Sequence[_Draft], writing: Writing) -> No
         if not rest:
             return
         units = [await draft.unit() for draft in rest]
-        await table.write(units, writing)
+        await table.write(units, writing, apart=True)
         for draft, unit in zip(rest, units, strict=True):
+            if unit.broken is not None and not writing.wrote:
+                raise unit.broken
             draft.land(unit)
     text = "others wrote in the same logs, again and again; nothing was written; try again"
     raise StoreUnavailable(f"{table.address.shown}: {text}")
@@ -242,7 +241,7 @@ class _Draft:
     async def _parcel(self, pieces: list[str]) -> dict[str, Value]:
         table = self._table
         for child in self.parcel.children:
-            checked(child.key)
+            takes(table, child)  # once it is written down it has to be delivered
         await table.enlist(lists_of(self.parcel.children))
         # In the order of commits: tokens rise with every hold, and the clock of one process never runs backwards.
         order = f"{self._commit.token:020d}#{self._now:020d}"
@@ -256,6 +255,9 @@ class _Draft:
         return put(table.name, item)
 
     def land(self, unit: Unit) -> None:
+        if unit.broken is not None:
+            self.answer = "refused"
+            return
         if not unit.refusals:
             self.answer = "mail" if self._refused_park else "ok"
             return

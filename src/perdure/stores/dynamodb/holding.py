@@ -7,6 +7,7 @@ the next version of the log with it, so a former holder finds it occupied, whate
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ from perdure.stores.dynamodb.items import (
 from perdure.stores.dynamodb.starting import seat
 from perdure.stores.dynamodb.table import Table
 from perdure.stores.dynamodb.writing import ROUNDS, Unit, Writing
+
+log = logging.getLogger("perdure.stores")
 
 
 async def hold(
@@ -79,8 +82,14 @@ async def _round(
     units = [one.unit() for one in free]
     writing = Writing(table.wire)
     with writing.told():
-        await table.write(units, writing)
-        ours = [one for one, unit in zip(free, units, strict=True) if not unit.refusals]
+        await table.write(units, writing, apart=True)
+        ours = []
+        for one, unit in zip(free, units, strict=True):
+            if unit.broken is not None:  # whoever comes with it is held all the same
+                log.error("%s cannot be held: %s", one.key, unit.broken)
+                answers[one.key] = Gone(one.key)
+            elif not unit.refusals:
+                ours.append(one)
         # Now that they are held: what was written until then is in the logs, and nobody else can write any more.
         for held in await asyncio.gather(*(one.read(known.get(one.key)) for one in ours)):
             answers[held.key] = held

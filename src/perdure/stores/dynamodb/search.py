@@ -7,13 +7,12 @@ that is rare go by an index, which may be a moment behind. What is found is comp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-
-import msgspec
+from collections.abc import AsyncIterator, Sequence
 
 from perdure.core.records import Head, Query, labels_wanted
 from perdure.stores.dynamodb.items import HEAD, STATE, Item, home, listing, names, place
 from perdure.stores.dynamodb.table import LISTINGS, Table
+from perdure.stores.fitting import fits
 
 #: Statuses that few executions have: those are found by an index.
 RARE = frozenset({"paused", "stuck", "failed", "cancelled"})
@@ -108,33 +107,7 @@ async def _merged(lines: Sequence[_Line]) -> AsyncIterator[str]:
 async def _fitting(table: Table, keys: Sequence[str], query: Query, now: int) -> list[Head]:
     items = await table.heads(keys)
     heads = await asyncio.gather(*(table.head(items[key], now) for key in keys if key in items))
-    return [head for head in heads if _fits(head, query)]
-
-
-def _fits(head: Head, query: Query) -> bool:
-    at = head.started_at, head.key
-    return (
-        query.tenant in (None, head.key.partition("/")[0])
-        and (query.status is None or head.shown == query.status)
-        and (query.inner or ":" not in head.workflow)
-        and (query.workflow is None or head.workflow == query.workflow)
-        and (query.parent is None or head.parent == query.parent)
-        and (query.after is None or head.started_at >= query.after)
-        and (query.before is None or head.started_at < query.before)
-        and (query.cursor is None or at < query.cursor)
-        and query.correlation in (None, head.correlation)
-        and set(query.tags) <= set(head.tags)
-        and (not query.fields or _publishes(head.state, query.fields.items()))
-    )
-
-
-def _publishes(state: bytes | None, fields: Iterable[tuple[str, object]]) -> bool:
-    """Whether the published state is an object with these values; True and 1 are different values in JSON."""
-    published = None if state is None else msgspec.json.decode(state)
-    return isinstance(published, dict) and all(
-        name in published and published[name] == value and isinstance(published[name], bool) == isinstance(value, bool)
-        for name, value in fields
-    )
+    return [head for head in heads if fits(head, query)]
 
 
 async def extent(table: Table, tenant: str, workflow: str) -> tuple[int, int]:

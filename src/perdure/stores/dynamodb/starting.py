@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.core.events import PROGRESS
-from perdure.core.records import ENDED, Row, Start, Started, labels_of, lane_of, served_as, tenant_of
+from perdure.core.records import ENDED, Row, Start, Started, labels_of, lane_of, served_as, tenant_of, topics_of
 from perdure.errors import InvalidValue, StoreUnavailable
 from perdure.stores.dynamodb.items import (
     HEAD,
@@ -37,7 +37,7 @@ from perdure.stores.ticker import TAKEN_OVER
 async def start(table: Table, starts: Sequence[Start], grace: int) -> list[Started]:
     first: dict[str, int] = {}
     for number, one in enumerate(starts):
-        first.setdefault(checked(one.key), number)
+        first.setdefault(takes(table, one).key, number)
     fresh = [starts[number] for number in first.values()]
     await table.enlist(lists_of(fresh))
     writing = Writing(table.wire)
@@ -54,6 +54,19 @@ async def start(table: Table, starts: Sequence[Start], grace: int) -> list[Start
         else:
             answers.append("same" if (there or starts[first[one.key]].sha) == one.sha else "conflict")
     return answers
+
+
+def takes(table: Table, start: Start) -> Start:
+    """A start that fits, or an error that says why it does not: the end of an execution deletes all of its topics, in
+    the same transaction."""
+    checked(start.key)
+    count = len(topics_of(start)) if start.status not in ENDED else 0
+    if count > table.mailbox_page:
+        raise InvalidValue(
+            f"{start.key}: it listens for {count} topics, and this store takes {table.mailbox_page} of one execution;"
+            " nothing was written"
+        )
+    return start
 
 
 def lists_of(starts: Sequence[Start]) -> set[tuple[str, str]]:
@@ -92,11 +105,6 @@ async def _unit(table: Table, start: Start, now: int, due: int) -> Unit:
         line = await table.wire.get(f"Q#{lane}", "n")
         taken = 0 if line is None else line["n"]
     facts = facts_of_start(start, now, taken + 1)
-    if len(facts.topics) > table.mailbox_page:
-        raise InvalidValue(
-            f"{start.key}: it listens for {len(facts.topics)} topics, and this store takes {table.mailbox_page} of one"
-            " execution; nothing was written"
-        )
     pieces: list[str] = []
     rows = await table.values.stored(written_rows(start.rows), IN_ROWS, pieces)
     where = place(now, start.key)

@@ -50,13 +50,19 @@ class Table:
         """So much mail is read at a time, and so much is folded by one commit: each is an item of its transaction."""
         return max(1, (self.address.items - 4) // 2)
 
-    async def write(self, units: Sequence[Unit], writing: Writing | None = None) -> None:
-        """Write these units; what is refused has its refusals, and its pieces are gone."""
+    async def write(self, units: Sequence[Unit], writing: Writing | None = None, *, apart: bool = False) -> None:
+        """Write these units; what is refused has its refusals, and its pieces are gone.
+
+        One that is broken raises its error, unless the caller looks after it (`apart`).
+        """
         writing = writing or Writing(self.wire)
         with writing.told():
             await writing.write(units)
+            for unit in units:
+                if unit.broken is not None and not apart:
+                    raise unit.broken
         for unit in units:
-            if unit.refusals and unit.pieces:
+            if (unit.refusals or unit.broken) and unit.pieces:
                 await self.values.drop(unit.pieces)
 
     async def update(self, op: dict[str, Any]) -> bool:

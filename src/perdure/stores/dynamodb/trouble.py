@@ -20,7 +20,15 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from perdure.errors import InvalidValue, OutcomeUnknown, PerdureError, StoreError, StoreOutdated, StoreUnavailable
+from perdure.errors import (
+    InvalidValue,
+    OutcomeUnknown,
+    PerdureError,
+    StoreError,
+    StoreOutdated,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 #: What the SDK raises. HTTPClientError is what it makes of most that its HTTP library says.
 FAILURES = (ClientError, BotoCoreError, OSError)
@@ -53,9 +61,10 @@ _MEANINGS: dict[str, tuple[type[PerdureError], str]] = {
     "MissingAuthenticationTokenException": (StoreError, "the call had no credentials; give the SDK some"),
     "ExpiredTokenException": (StoreError, "the credentials have expired; get new ones"),
     "ItemCollectionSizeLimitExceededException": (
-        StoreError,
-        "one execution has 10 GB, more than DynamoDB keeps of one",
+        StoreRefused,
+        "one execution has 10 GB, more than DynamoDB keeps of one; nothing was written",
     ),
+    "ValidationException": (StoreRefused, "DynamoDB does not take this; nothing was written"),
     "LimitExceededException": (StoreUnavailable, "the account has too many tables or changes under way; try again"),
 }
 

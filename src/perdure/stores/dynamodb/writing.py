@@ -2,8 +2,8 @@
 
 A unit is what one execution writes: its items become true together or not at all. Rules kept here: a unit is whole in
 one transaction; a unit whose condition fails is taken out and the rest is sent again; what only met somebody else on
-the same item is sent again, by itself. If a part of a call was written when another part fails, nobody may say that
-nothing was written.
+the same item is sent again, by itself; what DynamoDB will never take is taken out with its error. If a part of a call
+was written when another part fails, nobody may say that nothing was written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from perdure.errors import InvalidValue, OutcomeUnknown, StoreError, StoreUnavailable
+from perdure.errors import InvalidValue, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from perdure.stores.dynamodb import trouble
 from perdure.stores.dynamodb.items import Item, plain
 from perdure.stores.dynamodb.wire import PAUSE, Refused, Wire
@@ -26,7 +26,8 @@ ROUNDS = 30
 
 
 class Unit:
-    """The items of one execution; `refusals` says of which the condition failed, with the item that was there."""
+    """The items of one execution; `refusals` says of which the condition failed, with the item that was there. `broken`
+    is why DynamoDB will never take them."""
 
     def __init__(self, key: str, ops: Sequence[dict[str, Any]], pieces: Sequence[str] = ()) -> None:
         self.key = key
@@ -34,6 +35,7 @@ class Unit:
         self.pieces = pieces
         self.bytes = sum(_length(op) for op in ops)
         self.refusals: dict[int, Item] = {}
+        self.broken: StoreRefused | InvalidValue | None = None
 
 
 class Writing:
@@ -41,7 +43,7 @@ class Writing:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._wrote = False
+        self.wrote = False
         self._alone: set[int] = set()
 
     @contextmanager
@@ -50,7 +52,7 @@ class Writing:
         try:
             yield
         except (StoreError, InvalidValue) as error:
-            if not self._wrote or isinstance(error, OutcomeUnknown):
+            if not self.wrote or isinstance(error, OutcomeUnknown):
                 raise
             text = f"a part of this was written before: {error}; repeat the call with the same ids"
             raise OutcomeUnknown(text) from error
@@ -79,7 +81,7 @@ class Writing:
         """Those to send again, and whether any was refused."""
         loads = list(self._loads(units))
         answers = await asyncio.gather(*map(self._send, loads), return_exceptions=True)
-        self._wrote = self._wrote or any(answer is None for answer in answers)
+        self.wrote = self.wrote or any(answer is None for answer in answers)
         again: list[Unit] = []
         refused = False
         for load, answer in zip(loads, answers, strict=True):
@@ -87,8 +89,15 @@ class Writing:
                 rest = self._sort_out(load, answer.reasons)
                 refused = refused or len(rest) < len(load)
                 again += rest
+            elif isinstance(answer, (StoreRefused, InvalidValue)):
+                refused = True
+                if len(load) == 1:
+                    load[0].broken = answer
+                else:
+                    self._alone.update(map(id, load))
+                    again += load
         for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, Refused):
+            if isinstance(answer, BaseException) and not isinstance(answer, (Refused, StoreRefused, InvalidValue)):
                 raise answer
         return again, refused
 
@@ -111,10 +120,11 @@ class Writing:
                 continue
             if codes - {"None", None} - trouble.IN_THE_WAY - trouble.THROTTLED:
                 told = next(reason for reason in own if reason.get("Code") not in ("None", None))
-                raise StoreError(
+                unit.broken = StoreRefused(
                     f"{self._wire.address.shown}: {unit.key} cannot be written: {told.get('Code')}:"
                     f" {told.get('Message')}; nothing of it was written"
                 )
+                continue
             if codes & trouble.IN_THE_WAY:
                 self._alone.add(id(unit))
             again.append(unit)

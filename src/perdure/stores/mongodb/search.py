@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import msgspec
 
 from perdure.core.records import ENDED, Head, Query, labels_wanted
+from perdure.stores.fitting import publishes
 from perdure.stores.mongodb.documents import read_head
 from perdure.stores.mongodb.layout import Document, Tables
 from perdure.stores.mongodb.link import collect
@@ -59,7 +57,7 @@ async def find(there: Tables, query: Query, now: int) -> list[Head]:
         async for one in cursor:
             if len(found) == query.limit:
                 break
-            if not query.fields or _publishes(one["state"], query.fields.items()):
+            if publishes(one["state"], query.fields):
                 found.append(read_head(one, now))
     return found
 
@@ -95,20 +93,6 @@ async def _held(there: Tables, tenant: str | None, now: int) -> list[str]:
     """What runs is held, which few are among all that are open."""
     query: Document = {"held": True, "due": {"$gt": now}, "tenant": {"$gt": ""} if tenant is None else tenant}
     return [one["_id"] for one in await collect(there.wakes.find(query, ["_id"]))]
-
-
-def _publishes(state: bytes | None, fields: Iterable[tuple[str, object]]) -> bool:
-    """Whether the published state is an object with these values; True and 1 are different values in JSON."""
-    if state is None:
-        return False
-    try:
-        published: Any = msgspec.json.decode(state)
-    except msgspec.MsgspecError:
-        return False
-    return isinstance(published, dict) and all(
-        name in published and published[name] == value and isinstance(published[name], bool) == isinstance(value, bool)
-        for name, value in fields
-    )
 
 
 async def extent(there: Tables, tenant: str, workflow: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from perdure.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreRefused,
     StoreUnavailable,
 )
 
@@ -34,6 +35,9 @@ _MEANINGS: dict[int, tuple[type[PerdureError], str]] = {
     18: (StoreError, "the server does not let this user in; check the user, the password and authSource"),
     8000: (StoreError, "the server does not let this user in; check the user, the password and authSource"),
     50: (StoreUnavailable, "the server gave the call up because it took too long; nothing was written; try again"),
+    22: (StoreRefused, "the server does not take this; nothing was written"),
+    121: (StoreRefused, "a rule of the collection does not let this in; nothing was written"),
+    257: (StoreRefused, "this is more than a transaction takes; nothing was written"),
     112: (StoreUnavailable, "others were in the way, again and again; nothing was written; try again"),
     14031: (StoreFull, "the disk of the server is full; nothing was written; make room, then try again"),
     10107: (StoreReadOnly, "the server takes no writes at present; nothing was written; try again"),

@@ -16,6 +16,7 @@ from perdure.errors import (
     StoreFull,
     StoreOutdated,
     StoreReadOnly,
+    StoreRefused,
     StoreUnavailable,
 )
 
@@ -33,6 +34,9 @@ _MEANINGS: list[tuple[str, type[PerdureError], str]] = [
     ("53", StoreUnavailable, "the database is short of resources; nothing was written; try again"),
     ("25006", StoreReadOnly, "the database takes no writes (a replica, or read-only); nothing was written"),
     ("22", InvalidValue, "a value cannot be stored; nothing was written"),
+    ("23505", StoreError, "something of this was there already, by somebody else; nothing was written"),
+    ("23", StoreRefused, "a rule of the table does not let this in; nothing was written"),
+    ("54", StoreRefused, "this is more than PostgreSQL takes at once; nothing was written"),
     (
         "42501",
         StoreError,

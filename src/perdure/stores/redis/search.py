@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from perdure.core.records import Head, Query, key_of, labels_wanted
+from perdure.stores.fitting import place as place_of, publishes
 from perdure.stores.redis.packing import read_head
 
 #: How many executions one script looks at, and how many heads it answers.
@@ -37,12 +37,12 @@ async def find_in(read: Read, tenant: str, query: Query) -> list[Head]:
     while place is not None and len(found) < query.limit:
         many = PAGE if query.fields else min(PAGE, query.limit - len(found))
         heads, place = await _page(read, tenant, query, place, many)
-        found += [head for head in heads if publishes(head.state, query.fields.items())]
+        found += [head for head in heads if publishes(head.state, query.fields)]
     return found[: query.limit]
 
 
 def newest(heads: Iterable[Head], limit: int) -> list[Head]:
-    return sorted(heads, key=lambda head: (head.started_at, head.key), reverse=True)[:limit]
+    return sorted(heads, key=place_of, reverse=True)[:limit]
 
 
 def _begin(query: Query) -> _Place:
@@ -88,19 +88,3 @@ def _indexes(tenant: str, query: Query, status: str | None, labels: tuple[str, .
         *labels,
         *(key_of(tenant, kind) for kind, wanted in kinds.items() if wanted is not None),
     ]
-
-
-def publishes(state: bytes | None, fields: Iterable[tuple[str, object]]) -> bool:
-    """Whether the published state is an object with these values; True and 1 are different values in JSON.
-
-    >>> publishes(b'{"n":1}', [("n", 1)]), publishes(b'{"n":1}', [("n", True)]), publishes(None, [])
-    (True, False, True)
-    """
-    wanted = list(fields)
-    if not wanted:
-        return True
-    published = None if state is None else msgspec.json.decode(state)
-    return isinstance(published, dict) and all(
-        name in published and published[name] == value and isinstance(published[name], bool) == isinstance(value, bool)
-        for name, value in wanted
-    )

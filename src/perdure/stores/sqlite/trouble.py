@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import suppress
 
-from perdure.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from perdure.errors import StoreError, StoreFull, StoreReadOnly, StoreRefused, StoreUnavailable
 
 
 def roll_back(db: sqlite3.Connection) -> None:
@@ -47,6 +47,8 @@ def meaning(error: sqlite3.Error) -> tuple[type[StoreError], str]:
             return StoreReadOnly, (
                 "the file cannot be written; give this process write access to the file and to its directory"
             )
+        case sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_MISMATCH:
+            return StoreRefused, "SQLite does not take this; nothing was written"
         case sqlite3.SQLITE_NOTADB:
             return StoreError, "this file is not a SQLite database; name another file, or move this one away"
         case sqlite3.SQLITE_CORRUPT:
