@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from perdure.core.loop import turns
 from perdure.core.records import Commit, Outcome
@@ -160,6 +160,9 @@ class Committer:
         group, task = self._flight
         answers = await task
         self._grounded(group)
+        if not any(isinstance(answer, Exception) for answer in answers):
+            await self._floor.landed(group, cast("list[Outcome]", answers))
+            return
         written, outcomes = Group(), []
         written.since = group.since
         unknown: list[Resident] = []
