@@ -51,7 +51,8 @@ class Picky(MemoryStore):
             return [next(answers) if commit in fine else "refused" for commit in group]
         for commit in group:
             if not self.mended and self._poisoned(commit):
-                raise self.error(f"{commit.key}: no \0 and no \ud800 here")
+                odd = "no \0 and no \ud800" if issubclass(self.error, REFUSALS) else "nothing"
+                raise self.error(f"{commit.key}: {odd} here")
         return await super().commit(group, grace)
 
     def _poisoned(self, commit: Commit) -> bool:
@@ -101,7 +102,7 @@ async def test_the_others_of_a_group_are_written_and_the_culprit_is_stuck(error:
         for n, run in enumerate(runs):
             if n != 13:
                 assert await run.result() == f"tea {n}"
-        with pytest.raises(ExecutionStuck, match=r"\(refused\): default/.*: no \\0 and no \\ud800 here"):
+        with pytest.raises(ExecutionStuck, match=r"\(refused\): default/.*: no \\x00 and no \\ud800 here"):
             await runs[13].result()
         assert max(store.groups) == 40
         assert len(store.groups) < 60  # a search by halves, and not one by one for each of its commits
@@ -118,7 +119,7 @@ async def test_who_was_refused_beside_others_that_are_written_is_asked_by_itself
         for run in runs:
             await run.until("waiting")
         await asyncio.gather(*(run.send("go") for run in runs))
-        with pytest.raises(ExecutionStuck, match=r"\(refused\): default/.*: no .0 and no"):
+        with pytest.raises(ExecutionStuck, match=r"\(refused\): default/.*: no .x00 and no"):
             await runs.pop(3).result()
         assert [await run.result() for run in runs] == [f"tea {n}" for n in range(10) if n != 3]
 
@@ -178,7 +179,7 @@ async def test_one_that_cannot_even_be_stuck_is_tried_less_and_less_and_holds_up
             await world.advance("10m")
         told = [record.getMessage() for record in caplog.records if "not even take that it is stuck" in record.message]
         assert 5 <= len(told) <= 12
-        assert "no \0" in told[0]
+        assert r"no \x00" in told[0]
         assert await (await world.start(drink, "tea")).status() == "waiting"
         store.stuck_too = False
         await world.advance("10m")

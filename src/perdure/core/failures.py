@@ -115,7 +115,7 @@ def describe(error: BaseException, attempts: int = 1, kind: Kind | Literal[""] =
     cause = error.__cause__
     return Error(
         name,
-        _storable(message),
+        storable_text(message),
         _where(error.__traceback__),
         _details(error),
         attempts,
@@ -175,7 +175,7 @@ def _details(error: BaseException) -> Raw:
     try:
         return Raw(encode(details))
     except InvalidValue:
-        return Raw(encode(_storable(repr(details)[:1000])))
+        return Raw(encode(storable_text(repr(details)[:1000])))
 
 
 def _where(tb: TracebackType | None) -> str:
@@ -190,7 +190,7 @@ def _where(tb: TracebackType | None) -> str:
     return found
 
 
-def _storable(text: str) -> str:
+def storable_text(text: str) -> str:
     """Text that any store can hold: no NUL, no lone surrogates, not endless."""
     text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"

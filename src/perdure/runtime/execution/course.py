@@ -54,8 +54,6 @@ REFUSED = "refused"
 #: What is recorded also when the code has come to its end.
 _LATE = (ev.EventReceived, ev.CancelRequested, ev.ChildSettled)
 _SHOWN_TYPES = frozenset({ev.Paused, ev.Resumed, ev.Redriven})
-#: Characters of what a store says, at most.
-_WORDS = 2000
 _LOST = "restore the store from a backup, or purge the execution"
 _FIRST = frozenset({ev.NUMBERS[ev.Started], ev.NUMBERS[ev.Restarted]})
 _STUCK, _REDRIVEN, _RESTARTED = ev.NUMBERS[ev.Stuck], ev.NUMBERS[ev.Redriven], ev.NUMBERS[ev.Restarted]
@@ -330,9 +328,7 @@ class Course:
         if self.draft.rows:
             self.version = self.draft.rows[0].version - 1
         self.draft.written()
-        # The store's own words may have in them what it does not take.
-        words = reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-        self.become_stuck(REFUSED, words[:_WORDS], now)
+        self.become_stuck(REFUSED, reason, now)
         self.draft.settle = self.park_stuck(now)
 
     @property

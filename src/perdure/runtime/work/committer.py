@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from perdure.core.failures import storable_text
 from perdure.core.loop import turns
 from perdure.core.records import Commit, Outcome
 from perdure.errors import REFUSALS, OutcomeUnknown, StoreError, StoreRefused
@@ -196,15 +197,16 @@ class Committer:
         if not self._floor.here(resident):
             return
         self._floor.metrics.errors.add("store")
+        words = storable_text(str(error))  # they may have in them what the store does not take
         if resident.refusals == 0:
-            log.warning("%s: the store will not take what it writes: %s", resident.key, error, extra=resident.about)
-            resident.give_up(str(error), self._clock.now())
+            log.warning("%s: the store will not take what it writes: %s", resident.key, words, extra=resident.about)
+            resident.give_up(words, self._clock.now())
             self.ring(resident)
             return
         pause = min(2.0 ** min(resident.refusals - 1, 10), PAUSE)
         resident.refusals += 1
         text = "%s: the store will not even take that it is stuck; trying again in %.3g s: %s"
-        log.error(text, resident.key, pause, error, extra=resident.about)
+        log.error(text, resident.key, pause, words, extra=resident.about)
         resident.flying = True  # in no group until then
         asyncio.get_running_loop().call_later(pause, self._again, resident)
 
