@@ -44,6 +44,18 @@ async def stay(seconds: float) -> None:
     note("out")
 
 
+@action(queue="studio")
+async def render(scene: int, seconds: float) -> int:
+    note(f"scene {scene}")
+    await asyncio.sleep(seconds)
+    return scene
+
+
+@workflow
+async def film(scenes: int, seconds: float) -> int:
+    return len(await asyncio.gather(*(render(scene, seconds) for scene in range(scenes))))
+
+
 @action(everywhere=2)
 async def visit(seconds: float) -> None:
     """As `stay`, but no more than two at once in all workers."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.acceptance.cluster_flows import (
     asks_there,
     both,
     chain,
+    film,
     put_off,
     rocket,
     told,
@@ -75,6 +77,38 @@ def test_two_slow_actions_of_one_execution_run_on_two_workers_and_join(make: Mak
     took = asyncio.run(main())
     assert len({call["pid"] for call in cluster.ledger.calls()}) == 2
     assert took < 7, f"two actions of 5 s took {took:.1f} s"
+
+
+@pytest.mark.parametrize("on", ["postgres and redis", "postgres", "sqlite"])
+def test_a_worker_of_few_places_shares_what_waits_with_those_that_come_later(
+    make: Make, redis_url: str, tmp_path: Path, on: str
+) -> None:
+    store = f"sqlite:///{tmp_path / 'shared.db'}" if on == "sqlite" else ""
+    cluster = make(redis_url if on == "postgres and redis" else "", store=store)
+    cluster.grow(1)
+
+    async def main() -> float:
+        async with cluster.app() as app:
+            run = await app.start(film, 24, 1.0)
+            await until(lambda: has(run, "ActionScheduled", 24), "all of them wait")
+            few = ("--queues", "studio", "--concurrency", "2")
+            await asyncio.to_thread(cluster.grow, 1, *few)
+            await until(lambda: len(cluster.ledger.of(run)) >= 2, "the first has its hands full")
+            await asyncio.to_thread(cluster.grow, 2, *few)
+            began = time.monotonic()
+            assert await run.result(timeout=40) == 24
+            took = time.monotonic() - began
+            assert await check(cluster, [run]) == 0, "nobody died, so no call was made again"
+            return took
+
+    async def has(run: Run[Any], kind: str, count: int) -> bool:
+        return (await types(run)).count(kind) == count
+
+    took = asyncio.run(main())
+    shares = Counter(call["pid"] for call in cluster.ledger.calls())
+    assert shares.total() == 24
+    assert len(shares) == 3 and min(shares.values()) >= 4, f"one has hoarded: {shares}"
+    assert took < 9, f"24 actions of 1 s in six places took {took:.1f} s"
 
 
 @pytest.mark.parametrize("victim", ["the holder", "the other"])

@@ -113,6 +113,16 @@ async def is_degraded(address: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_worker_and_an_api_end_soon_without_redis(make: Make, own_redis: ValkeyServer, how: str) -> None:
+    cluster = make(own_redis.url, drain=30)
+    both = [*cluster.grow(1), *(one for one, _ in cluster.serve())]
+    own_redis.pause() if how == "stopped" else own_redis.kill()
+    for one in both:
+        one.signal(signal.SIGTERM)
+    assert [one.end(15) for one in both] == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_work_goes_on_without_redis_and_workers_are_degraded_but_ready(
     make: Make, own_redis: ValkeyServer, how: str
 ) -> None:

@@ -74,11 +74,6 @@ def test_the_migration_waits_for_a_database_that_it_can_reach() -> None:
     assert OURS["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
 
 
-def test_a_worker_of_few_places_does_not_take_more_than_it_has() -> None:
-    words = OURS["video"]["command"]
-    assert load(OURS["video"]["environment"]).resident == int(words[words.index("--concurrency") + 1])
-
-
 def test_the_image_has_what_its_services_need() -> None:
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [extras] = re.findall(r"pip install .*'perdure\[(.+)\]'", DOCKERFILE)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_run_is_the_whole_process(tmp_path: Path) -> None:
 
 
 def test_run_leaves_what_does_not_want_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "AT_ONCE", 0.01)
+    monkeypatch.setattr(service, "AT_ONCE", 0.2)
     app = Perdure(f"sqlite:///{tmp_path / 'service.db'}")
     left: list[int] = []
     tasks: list[asyncio.Task[None]] = []
@@ -168,6 +169,46 @@ def test_run_leaves_what_does_not_want_to_end(tmp_path: Path, monkeypatch: pytes
         nonlocal free
         left.append(code)
         free = True
+
+    service.run(app, ready=ready, leave=leave)
+    assert left == [0]
+
+
+def test_run_leaves_a_loop_that_does_not_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "AT_ONCE", 0.05)
+    left: list[int] = []
+    gone = threading.Event()
+
+    class Sluggish(asyncio.SelectorEventLoop):
+        def close(self) -> None:  # as one of uvloop that looks up names which nobody answers for
+            assert gone.wait(10)
+            super().close()
+
+    def leave(code: int) -> None:
+        left.append(code)
+        gone.set()
+
+    monkeypatch.setattr(service, "loop_factory", lambda _: Sluggish)
+    app = Perdure(f"sqlite:///{tmp_path / 'service.db'}")
+    service.run(app, ready=lambda _: os.kill(os.getpid(), signal.SIGTERM), leave=leave)
+    assert left == [0]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_thread_of_the_loop_that_is_busy_is_not_waited_for(tmp_path: Path, loop: str) -> None:
+    app = Perdure(f"sqlite:///{tmp_path / 'service.db'}", loop=loop)
+    left: list[int] = []
+    tasks: list[asyncio.Task[bool]] = []
+    gone = threading.Event()
+
+    def ready(_: Worker) -> None:
+        tasks.append(asyncio.create_task(asyncio.to_thread(gone.wait, 10)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave(code: int) -> None:
+        assert asyncio.get_running_loop().is_running(), "it is known before the loop is closed"
+        left.append(code)
+        gone.set()
 
     service.run(app, ready=ready, leave=leave)
     assert left == [0]

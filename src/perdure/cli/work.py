@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Annotated, Any
 
@@ -138,7 +137,7 @@ def serve(
     try:
         from perdure.http import serving
         from perdure.http.auth import Authenticator, Open, configured
-        from perdure.runtime.service import collecting_seldom, loop_factory
+        from perdure.runtime.service import collecting_seldom, exit_now, run_in_loop
     except ImportError as error:
         raise UsageError(f"the API needs further packages: pip install 'perdure[http]' ({error})") from error
     app = call.application(module)
@@ -151,9 +150,12 @@ def serve(
             whom = "open to everybody on this machine" if open else "for callers with an API key"
             call.show.print(styled("ready: ", (address, "bold"), f" {whom}"))
 
-    with collecting_seldom(), asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
-        runner.run(serving.run(app, asks, host, port, working=work, ready=ready))
-    return 0
+    async def main() -> int:
+        await serving.run(app, asks, host, port, working=work, ready=ready)
+        return 0
+
+    with collecting_seldom():
+        return run_in_loop(main, app.settings.loop, exit_now)
 
 
 @command("workflows", CODE)

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from perdure.errors import SettingsError
 from perdure.runtime.app import Perdure
@@ -31,6 +31,7 @@ log = logging.getLogger("perdure.service")
 #: How long the second signal waits for holds to be given back, and an ending process for what does not want to end.
 AT_ONCE = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LoopName: TypeAlias = Literal["auto", "uvloop", "asyncio"]
 
 
 async def serve(
@@ -180,6 +181,7 @@ def run(
     and will run elsewhere, so this process then ends without waiting for it (and without clean-up at exit): `leave` is
     what ends it.
     """
+    leave = leave or exit_now
 
     async def main() -> int:
         try:
@@ -190,11 +192,26 @@ def run(
         if code == 0:
             await app.close()
         if code or await _left_over():
-            (leave or exit_now)(code)
+            leave(code)
         return code
 
-    with collecting_seldom(), asyncio.Runner(loop_factory=loop_factory(app.settings.loop)) as runner:
-        return runner.run(main())
+    with collecting_seldom():
+        return run_in_loop(main, app.settings.loop, leave)
+
+
+def run_in_loop(main: Callable[[], Coroutine[Any, Any, int]], loop: LoopName, leave: Callable[[int], object]) -> int:
+    """Run what gives an exit code in a loop of its own. If that loop does not close in time, `leave` is called.
+
+    uvloop looks up names in threads that nobody else sees, and waits for every look-up that was given up: for minutes,
+    where no name server answers.
+    """
+    with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+        code = runner.run(main())
+        late = threading.Timer(AT_ONCE, leave, [code])
+        late.daemon = True
+        late.start()
+    late.cancel()
+    return code
 
 
 @contextlib.contextmanager
@@ -214,7 +231,7 @@ def collecting_seldom() -> Iterator[None]:
         gc.unfreeze()
 
 
-def loop_factory(loop: Literal["auto", "uvloop", "asyncio"]) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory(loop: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
     """What makes the event loop of a worker: uvloop's is faster, where it is installed."""
     if loop == "asyncio":
         return None
@@ -239,7 +256,7 @@ async def _left_over() -> bool:
 
 def _busy(thread: threading.Thread) -> bool:
     """A thread of an executor that is not just waiting for work."""
-    if thread.daemon or not thread.name.startswith(("perdure-action", "asyncio_")):
+    if thread.daemon or not thread.name.startswith(("perdure-action", "asyncio_", "uvloop_")):
         return False
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code.co_name != "_worker"

@@ -57,6 +57,7 @@ class House(Protocol):
 
     @property
     def spill(self) -> float | None: ...
+    def patience(self, key: str) -> float: ...
     def now(self) -> int: ...
     def findable(self, action: Action[..., Any]) -> bool: ...
     async def perform(self, whose: Any, ref: int, work: Callable[[Any], Awaitable[ev.Event]]) -> bool: ...
@@ -251,7 +252,8 @@ class Running:
         try:
             slots = self._shared.slots
             if limit is not None or not slots.enter_at_once():
-                place = await slots.enter(self.tenant, name, limit, self._patience(), everywhere)
+                apart = bool(self.action.call_key)
+                place = await slots.enter(self.tenant, name, limit, self._patience(), everywhere, apart)
             try:
                 event = (await self._outcome())[0] if self.action.how.breaker is None else await self._guarded()
             finally:
@@ -264,9 +266,11 @@ class Running:
             self._who.settled(self.asked.ref, event)
 
     def _patience(self) -> float | None:
-        """How long to wait for a place; an action that runs apart already, or that was announced, waits."""
-        stays = self.action.call_key or self.asked.started or not self._shared.house.findable(self.action)
-        return None if stays else self._shared.spill
+        """How long to wait for a place; one that was announced, or that only this process can find, stays here."""
+        house = self._shared.house
+        if self.asked.started or not house.findable(self.action):
+            return None
+        return house.patience(self.whose) if self.action.call_key else self._shared.spill
 
     async def _guarded(self) -> ev.Event | None:
         """The outcome, as far as the circuit of the action lets this attempt through."""

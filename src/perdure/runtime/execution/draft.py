@@ -35,6 +35,10 @@ class Draft:
             mail=self.mail,
         )
 
+    @property
+    def holds_something(self) -> bool:
+        return bool(self.rows or self.done or self.children or self.mail or self.shown or self.fired is not None)
+
     def written(self) -> None:
         """All of it is durable, or none of it will ever be."""
         self.rows, self.fired, self.shown = [], None, None

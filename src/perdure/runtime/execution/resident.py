@@ -21,6 +21,7 @@ from perdure.core.commands import Asked
 from perdure.core.loop import turns
 from perdure.core.records import Commit, End, Held, Park, Status, external_queue, tenant_of
 from perdure.core.replay import Replay
+from perdure.flows.apart import Apart
 from perdure.flows.workflow import Workflow
 from perdure.runtime.attempts import verdict
 from perdure.runtime.attempts.attempt import Attempts, Running
@@ -38,6 +39,7 @@ class House(Ground, Protocol):
     def now(self) -> int: ...
     def ring(self, resident: Resident) -> None: ...
     def ring_at(self, resident: Resident, due: int) -> None: ...
+    def give_back(self, resident: Resident) -> bool: ...
 
 
 class Resident(Course):
@@ -104,6 +106,12 @@ class Resident(Course):
         return Ref(tenant_of(self.key), self.workflow.name, self.workflow.version, self.workflow.hash)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether it runs nothing, has nothing to write, and nothing that came in waits to be folded."""
+        under_way = self.running or self.inputs or self.mailbox.letters or self._progress
+        return not (self.flying or under_way or self.draft.holds_something)
+
+    @property
     def counts(self) -> bool:
         """Whether it counts for the quota of its tenant: nobody's child, and not of the engine's own."""
         return not self.kin.is_child and ":" not in self.workflow.name
@@ -143,7 +151,12 @@ class Resident(Course):
         if self.gone:
             return
         if isinstance(event, ev.ActionScheduled):
-            self._crowded.append(ref)
+            if not isinstance(self.workflow, Apart):
+                self._crowded.append(ref)
+            elif self.house.give_back(self):
+                return
+            elif self.replay is not None and ref in self.replay.actions:
+                self.replay.fresh.append(ref)  # into the line again
         elif event is not None:
             self._settling.add(ref)
             if isinstance(event, ev.ActionAttempted) and running is not None and (details := running.details):

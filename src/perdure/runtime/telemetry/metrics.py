@@ -209,6 +209,9 @@ class Metrics:
         self.takeovers = Counter(
             "perdure_takeovers_total", "executions taken over from a worker that died or lost them"
         )
+        self.given_back = Counter(
+            "perdure_given_back_total", "actions that ran apart, waited here too long for a place and were given back"
+        )
         self.ended = Counter("perdure_executions_ended_total", "executions that ended here", "status", sorted(ENDED))
         self.late = Counter(
             "perdure_external_late_total",

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from perdure.core import events as ev
 from perdure.core.fairness import RoundRobin
-from perdure.core.records import PUBLISHED, Busy, End, Gone, Held, Hint, HoldAnswer, Queued, tenant_of
+from perdure.core.records import ACTION, PUBLISHED, Busy, End, Gone, Held, Hint, HoldAnswer, Queued, tenant_of
 from perdure.errors import StoreError
 from perdure.flows.registry import Registry
 from perdure.flows.workflow import Workflow
@@ -189,6 +189,8 @@ class Intake:
                     pass
         if forward:
             await self._stream.publish(forward)
+        if any(_was_given_back(answer) for answer in answers):
+            self._floor.look_at(self._floor.now())
         if described:
             await self._move_in_described(described, sent, mine)
 
@@ -254,6 +256,11 @@ class Intake:
             await self._store.release([(held.key, held.token)])
             if held.queue not in self._queues:
                 await self._stream.publish([Hint(held.key, held.queue)])
+
+
+def _was_given_back(answer: HoldAnswer) -> bool:
+    """Whether it is an action that somebody has held before: perhaps more of them wait for whoever has a place."""
+    return isinstance(answer, Held) and answer.token > 1 and answer.definition.startswith(ACTION)
 
 
 def _ref(held: Held, resident: Resident | None) -> Ref:

@@ -2,6 +2,7 @@
 
 Rules kept here: one look at a time, and none before something is due but one that is capped: hints may get lost, and a
 dead worker's lease ends without a word. A full worker takes nothing; it only looks into the mailboxes of what it holds.
+One that has no place for another attempt leaves actions that run apart to others, until a place is free.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from perdure.core.records import Due, Hint
+from perdure.core.records import ACTION, Due, Hint
 from perdure.flows.registry import Registry
 from perdure.ports import Store, Stream
+from perdure.runtime.attempts.attempt import Attempts
 from perdure.runtime.clock import Clock
 from perdure.runtime.managing.tenants import Resting
 from perdure.runtime.settings import Settings
@@ -32,6 +34,7 @@ class Floor(Protocol):
     me: str
     settings: Settings
     draining: bool
+    attempts: Attempts
 
 
 class Relay:
@@ -62,6 +65,7 @@ class Relay:
         self._nudge = asyncio.Event()
         self._next_look: int = 0
         self._next_round: int = 0  # to all mailboxes, when full
+        self._crowded = False  # there was no place for another attempt when it was last looked
 
     def look_at(self, due: int) -> None:
         """Something is due then."""
@@ -69,35 +73,64 @@ class Relay:
             self._next_look = due
             self._nudge.set()
 
+    def look_when_free(self) -> None:
+        """Something waits for a place."""
+        self._floor.attempts.slots.when_free(lambda: self.look_at(self._clock.now()))
+
     async def relay(self) -> None:
         quiet_since = asyncio.get_running_loop().time()
         expected = True  # something should be due; else the store is asked for a time first, and for no more
         while True:
-            queues, definitions = self._floor.settings.queue_names, self._registry.served()
+            queues, definitions = self._floor.settings.queue_names, self._taken()
             due = FAR if expected else await self._first_due(queues, definitions)
             now = await self._clock.sync()
             full = self._rooms.free() <= 0
-            if full and now >= self._next_round:  # hints for what is held may have got lost; nothing else can be taken
+            if (full or self._crowded) and now >= self._next_round:
+                # Hints for what is held may have got lost, and what is due is not asked for, or not all of it.
                 self._next_round = now + self._grace
                 self._mailman.call_round()
-            elif not full and not self._floor.draining:
+            if not full and not self._floor.draining:
                 await self._look_who_waits()
                 expected = expected or min(due, self._next_look) <= now
                 limit = min(self._rooms.free(), 500)
-                dues = await self._store.claim(queues, definitions, limit, self._grace) if expected else []
+                dues, more = await self._claim(queues, definitions, limit) if expected else ([], False)
                 await self._hint(dues)
                 if dues:
                     quiet_since = asyncio.get_running_loop().time()
-                    if len(dues) == limit:
+                    if more:
                         continue
             if expected:
-                due = await self._first_due(queues, definitions)
+                due = await self._first_due(queues, self._taken())
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
             cap = now + int(self._sleep(quiet) * 1e6)
             soonest = now + (self._grace if full or self._floor.draining else 1000)
             self._next_look = max(min(due, self._next_look, cap), soonest)
             await self._sleep_until_then()
             expected = self._next_look < cap
+
+    def _taken(self) -> list[str]:
+        """What can be taken: all that is served, or, where there is no place for another attempt, all but actions."""
+        served = self._registry.served()
+        self._crowded = self._floor.attempts.slots.room <= 0
+        if not self._crowded:
+            return served
+        self.look_when_free()
+        return [one for one in served if not one.startswith(ACTION)]
+
+    async def _claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> tuple[list[Due], bool]:
+        """What is due, no more actions than there is room for; and whether there may be more."""
+        room = self._floor.attempts.slots.room
+        if self._crowded or room >= limit:
+            dues = await self._store.claim(queues, definitions, limit, self._grace)
+            return dues, len(dues) == limit
+        others = [one for one in definitions if not one.startswith(ACTION)]
+        dues = await self._store.claim(queues, others, limit, self._grace)
+        most = min(room, limit - len(dues))
+        if most <= 0:
+            return dues, True
+        actions = [one for one in definitions if one.startswith(ACTION)]
+        found = await self._store.claim(queues, actions, most, self._grace)
+        return [*dues, *found], len(found) == most
 
     async def _first_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int:
         """What we are told from here on counts as well: the answer may be from before."""

@@ -40,6 +40,7 @@ from perdure.runtime.work.mailman import Mailman
 from perdure.runtime.work.quotas import Quotas
 from perdure.runtime.work.relay import Relay
 from perdure.runtime.work.rooms import Rooms
+from perdure.runtime.work.sharing import Sharing
 
 log = logging.getLogger("perdure.worker")
 
@@ -84,6 +85,9 @@ class Worker:
         self._relay = Relay(self, self.rooms, *waits, store, stream, registry, clock, self._intake, self._mailman)
         self._landing = Landing(self, self.rooms, self._quotas, stream, clock, self._relay, self._mailman, ended)
         self._committer = Committer(self._landing, store, clock, settings)
+        self._sharing = Sharing(self, store, stream, self._landing.evict, self._relay.look_when_free)
+        self.patience = self._sharing.patience
+        self.give_back = self._sharing.give_back
         self._errands: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._leases: Leases | None = None
