@@ -107,10 +107,13 @@ class Committer:
         time = asyncio.get_running_loop().time
         began = time()
         try:
-            answers = [one async for some in in_parts(self._commit, group.commits) for one in some]
+            answers: list[Outcome | Exception] = []
+            async for some in in_parts(self._commit, group.commits):
+                answers += some
             for place, answer in enumerate(answers):
                 if answer == "refused":  # by itself it is told why
-                    [answers[place]] = [one async for [one] in in_parts(self._commit, [group.commits[place]])]
+                    async for alone in in_parts(self._commit, [group.commits[place]]):
+                        answers[place] = alone[0]
             return answers
         finally:
             self._floor.metrics.commit.observe(time() - began)

@@ -142,6 +142,8 @@ class Landing:
                 self.metrics.errors.add("stale")
                 log.info("%s: another worker has gone on with it", resident.key, extra=resident.about)
                 self.evict(resident)
+            case "refused":
+                raise AssertionError(f"{resident.key}: the committer has asked why, and does not let this land")
 
     def _written(self, resident: Resident, now: int) -> None:
         resident.committed()
