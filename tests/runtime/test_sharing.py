@@ -24,15 +24,15 @@ def forget() -> None:
 
 
 @action(queue="elsewhere")
-async def render(seconds: float) -> float:
+async def shoot(seconds: float) -> float:
     calls[action.key] += 1
     await asyncio.sleep(seconds)
     return seconds
 
 
-@workflow
+@workflow(name="sharing-film")
 async def film(scenes: int, seconds: float) -> int:
-    return len(await asyncio.gather(*(render(seconds) for _ in range(scenes))))
+    return len(await asyncio.gather(*(shoot(seconds) for _ in range(scenes))))
 
 
 @action(queue="elsewhere", everywhere=1)
@@ -41,7 +41,7 @@ async def print_out(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-@workflow
+@workflow(name="sharing-book")
 async def book(pages: int) -> None:
     await asyncio.gather(*(print_out(5) for _ in range(pages)))
 
@@ -52,7 +52,7 @@ async def scan(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-@workflow
+@workflow(name="sharing-archive")
 async def archive(pages: int) -> None:
     await asyncio.gather(*(scan(5) for _ in range(pages)))
 
@@ -223,7 +223,7 @@ async def test_one_of_which_something_is_under_way_stays(world: World, under_way
         run = await fleet.start(film, 2, 1)
         await fleet.advance("500ms")
         worker = worker_of(first)
-        [resident] = [one for one in worker.residents.values() if not calls[f"{run.key}/{one.key[-1]}/render"]]
+        [resident] = [one for one in worker.residents.values() if not calls[f"{run.key}/{one.key[-1]}/shoot"]]
         [running] = resident.running.values()
         resident.running.clear()
         with pytest.MonkeyPatch.context() as patch:
