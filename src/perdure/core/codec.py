@@ -89,8 +89,8 @@ def codec_for(annotation: Any) -> Codec[Any]:
         return _made(annotation)
 
 
-def codec_of_all(codecs: Sequence[Codec[Any]]) -> Callable[[bytes | Raw], tuple[Any, ...]] | None:
-    """What reads an array with a value for each codec; None if one of them does not read by itself."""
+def reader_of_all(codecs: Sequence[Codec[Any]]) -> Callable[[bytes | Raw], tuple[Any, ...]] | None:
+    """What reads an array with a value for each codec; None where one is a model, which reads in its own way."""
     if any(is_model(codec.annotation) for codec in codecs):
         return None
     forms: Any = tuple[tuple(codec._form for codec in codecs)]  # type: ignore[misc]

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from perdure.core.codec import Codec, Schema, codec_for, codec_of_all, encode, hoisted
+from perdure.core.codec import Codec, Schema, codec_for, encode, hoisted, reader_of_all
 from perdure.core.encoding import is_reference, short
 from perdure.errors import InvalidValue
 
@@ -155,7 +155,7 @@ class Signature:
         """Reads all arguments at once, where each call has all of them by position."""
         if self._rest or not self._least == self._most == len(self._parameters):
             return None
-        return codec_of_all(self._by_position)
+        return reader_of_all(self._by_position)
 
     @functools.cached_property
     def _keywords(self) -> dict[str, Codec[Any]]:
