@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from perdure.core import events
 from perdure.core.events import PROGRESS, ActionSettled, Completed, Started, TakenOver
-from perdure.core.records import Commit, End, Gone, Held, Park, Queued
+from perdure.core.records import Busy, Commit, End, Gone, Held, Park, Queued
 from perdure.errors import StoreError
 from perdure.stores.postgres import PostgresStore
 from perdure.testing.contract import (
@@ -255,6 +255,25 @@ def test_two_claims_at_once_share_out_what_is_due(postgres: str) -> None:
         assert sorted(found) == sorted(keys)
 
     play(postgres, 2, body)
+
+
+def test_what_has_changed_while_a_verb_waited_for_its_lock_is_looked_at_again(postgres: str) -> None:
+    async def body(one: PostgresStore, two: PostgresStore, three: PostgresStore) -> None:
+        await one.start([begin(ONE)], GRACE)
+        [held] = await two.hold([ONE], "w2", 1)  # which is over at once
+        assert isinstance(held, Held)
+        park = step(held, 2)
+        park.settle = Park("open", None)
+        async with one.transaction() as connection:
+            await hold_in(one, connection, ONE)
+            verbs = two.renew([(ONE, held.token)], LEASE), two.release([(ONE, held.token)]), three.hold([ONE], "w3", 1)
+            waiting = [asyncio.create_task(verb) for verb in (*verbs, two.commit([park], GRACE))]
+            await asyncio.wait(waiting, timeout=0.3)
+            assert not any(task.done() for task in waiting)
+        renewed, _, taken, parked = await asyncio.gather(*waiting)
+        assert (renewed, taken, parked) == (set(), [Busy(ONE, "w1")], ["stale"])
+
+    play(postgres, 3, body)
 
 
 # Lanes

@@ -363,9 +363,10 @@ def test_a_worker_from_before_goes_on(postgres: str, monkeypatch: pytest.MonkeyP
     asyncio.run(scenario())
 
 
-def test_the_migration_can_run_again(postgres: str) -> None:
+@pytest.mark.parametrize("name", ["0004_tenants_apart.sql", "0012_one_way_to_a_row.sql"])
+def test_the_migration_can_run_again(postgres: str, name: str) -> None:
     async def scenario() -> None:
-        script = (files("perdure.stores.postgres") / "migrations" / "0004_tenants_apart.sql").read_text()
+        script = (files("perdure.stores.postgres") / "migrations" / name).read_text()
         async with two_tenants(postgres) as (url, _), session(postgres) as owner, session(url) as connection:
             await owner.execute(script)
             assert await keys(connection, "heads") == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,8 +34,14 @@ SILENCE = 5.0
 #: The tenant of a session of the engine's own: all of them.
 EVERYBODY = "*"
 
+#: For statements of ours outside of the functions, which say so themselves: each has an index to go by, in its order,
+#: and a plan that was made while a table was short, and reads all of it, would be kept while it grows.
+BY_INDEX: Mapping[str, str] = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 
-async def connect(address: Address, name: str, tenant: str = EVERYBODY) -> Connection:
+
+async def connect(
+    address: Address, name: str, tenant: str = EVERYBODY, settings: Mapping[str, str] = BY_INDEX
+) -> Connection:
     """A connection with the settings that every session of ours has."""
     milliseconds = {
         "statement_timeout": address.statement_timeout,
@@ -50,6 +56,7 @@ async def connect(address: Address, name: str, tenant: str = EVERYBODY) -> Conne
                 "jit": "off",
                 "perdure.tenant": tenant,
                 **{name: str(round(seconds * 1000)) for name, seconds in milliseconds.items()},
+                **settings,
             },
         )
 
@@ -58,6 +65,7 @@ class Line:
     """One connection; who comes while it is in use waits."""
 
     tenant = EVERYBODY  # whose rows a new connection sees
+    settings: Mapping[str, str] = BY_INDEX
 
     def __init__(self, address: Address, name: str, prepare: Prepare | None = None) -> None:
         self._address = address
@@ -115,7 +123,7 @@ class Line:
         pause, end = 0.05, asyncio.get_running_loop().time() + self._address.connect_timeout
         while True:
             try:
-                return await connect(self._address, self._name, self.tenant)
+                return await connect(self._address, self._name, self.tenant, self.settings)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 wrapped = trouble.unreachable(error, self._address.shown)
                 hopeless = type(wrapped) is StoreError
@@ -139,11 +147,19 @@ class Line:
                     await connection.close(timeout=5)
 
 
+class PlainLine(Line):
+    """For statements of others, and for migrations: what is best for them is left to the planner."""
+
+    settings: Mapping[str, str] = {}
+
+
 class Lines:
     """A few connections; the one used last is used first, so that quiet times need few."""
 
-    def __init__(self, address: Address, name: str, count: int, prepare: Prepare | None = None) -> None:
-        self._lines = [Line(address, name, prepare) for _ in range(count)]
+    def __init__(
+        self, address: Address, name: str, count: int, prepare: Prepare | None = None, line: type[Line] = Line
+    ) -> None:
+        self._lines = [line(address, name, prepare) for _ in range(count)]
         self._idle = list(self._lines)
         self._free = asyncio.Semaphore(count)
 

@@ -72,7 +72,8 @@ async def migrate(connection: Connection, address: Address) -> None:
 async def _apply_in_passing(connection: Connection, address: Address, scripts: dict[int, str]) -> None:
     """Apply the scripts while workers go on. Whoever waits for a lock on a table holds up all who come after it.
 
-    So a migration waits for one only for a moment, then lets the others pass and tries again.
+    So a migration waits for one only for a moment, then lets the others pass and tries again; also if it had locked one
+    table and waited for another, while somebody did so the other way round.
     """
     for left in reversed(range(TRIES)):
         try:
@@ -83,7 +84,7 @@ async def _apply_in_passing(connection: Connection, address: Address, scripts: d
                 await connection.execute(f"set local lock_timeout = '{MOMENT:g}s'")
                 await _apply(connection, address, scripts)
             return
-        except asyncpg.LockNotAvailableError as error:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if not left:
                 raise StoreError(
                     f"{address.shown}: the schema {address.schema} cannot be migrated: somebody keeps a table locked"

@@ -8,6 +8,8 @@ from typing import Any
 
 from perdure.core.records import Head, Query, labelled, labels_wanted
 
+#: `offset 0` keeps the look-up of the wake row apart: wakes come and go, and a plan that was made for none of them must
+#: not read all of them later.
 _HEAD = """
 select h.key, h.workflow, h.definition, h.queue, h.status,
   (select max(e.version) from {schema}.events e where e.key = h.key), h.sha, h.parent, h.parent_ref,
@@ -16,7 +18,7 @@ select h.key, h.workflow, h.definition, h.queue, h.status,
   (select count(*) from {schema}.messages m where m.key = h.key), substr(w.lane, length(h.tenant) + 2),
   coalesce(w.token, 0), h.base, (select array_agg(l.label) from {schema}.labels l where l.key = h.key)
 from (select {schema}.now_us() as now offset 0) n, {schema}.heads h
-  left join {schema}.wakes w on w.key = h.key
+  left join lateral (select * from {schema}.wakes w where w.key = h.key offset 0) w on true
 where """
 #: The rows of a label are in the order of the answer. `offset 0` keeps the planner from beginning anywhere else: it
 #: cannot know how few rows the policies leave out, and would rather read and sort all that have the label.
@@ -30,14 +32,16 @@ select x.* from (select w.key from {schema}.wakes w where w.holder is not null{o
   cross join lateral ({heads} offset 0) x
 order by x.started_at desc, x.key desc limit {limit}"""
 
-#: What waits is open and nobody's: read off an index, in its order. Those whose holder is late are few, and come to it.
+#: What waits is open and nobody's: read off an index, in its order. Those whose holder is late are few, and come to it;
+#: of the others that are held, nothing but the wake row is looked at.
 _WAITING = """
 select y.* from (
   (select x.* from {schema}.wakes o cross join lateral ({heads} h.key = o.key and {parts} offset 0) x
    where o.holder is null{lot}{places} order by o.started_at desc, o.key desc limit {limit})
   union all
-  (select x.* from (select w.key from {schema}.wakes w where w.holder is not null{own} offset 0) held
-     cross join lateral ({heads} h.key = held.key and {parts}{here} offset 0) x)) y
+  (select x.* from (select w.key from {schema}.wakes w where w.holder is not null{own}
+                      and coalesce(w.due <= (select {schema}.now_us()), true) offset 0) late
+     cross join lateral ({heads} h.key = late.key and {parts}{here} offset 0) x)) y
 order by y.started_at desc, y.key desc limit {limit}"""
 
 _AS_WELL = """
@@ -64,10 +68,11 @@ _BEGUN = (
 
 
 def begun_statement(schema: str) -> str:
+    """The tenant is in the keys. Said of the heads as well, it would lead to their lists by tenant."""
     return (
-        f"select count(*) from (select 1 from {schema}.wakes w join {schema}.heads h on h.key = w.key"
-        " where w.key > $1 || '/' and w.key < $1 || '0'"
-        f" and h.tenant = $1 and {_COUNTS} and {_BEGUN.format(schema=schema)} limit $2) few"
+        f"select count(*) from (select 1 from {schema}.wakes w cross join lateral (select 1 from {schema}.heads h"
+        f" where h.key = w.key and {_COUNTS} and {_BEGUN.format(schema=schema)} offset 0) h"
+        " where w.key > $1 || '/' and w.key < $1 || '0' limit $2) few"
     )
 
 
@@ -124,13 +129,18 @@ def _waiting(query: Query, schema: str, parts: list[str], value: Callable[[Any],
     return _WAITING.format(
         schema=schema,
         heads=_HEAD.format(schema=schema),
-        parts=" and ".join(parts),
+        parts=_checked(parts),
         lot="" if query.tenant is None else f" and o.lot = hashtext({value(query.tenant)})",
         own=_own(query, value),
         places="".join(f" and {part}" for part in _places("o", query, value)),
         here="".join(f" and {part}" for part in _places("h", query, value)),
         limit=value(query.limit),
     )
+
+
+def _checked(parts: list[str]) -> str:
+    """The conditions for a head that was found by its key: none of them may lead to a list of heads instead."""
+    return f"coalesce({' and '.join(parts)}, false)"
 
 
 def _own(query: Query, value: Callable[[Any], str]) -> str:
@@ -142,14 +152,14 @@ def _own(query: Query, value: Callable[[Any], str]) -> str:
 
 def _running(query: Query, schema: str, parts: list[str], value: Callable[[Any], str]) -> str:
     own = _own(query, value)
-    heads = _HEAD.format(schema=schema) + " and ".join(["h.key = held.key", *parts])
+    heads = f"{_HEAD.format(schema=schema)}h.key = held.key and {_checked(parts)}"
     return _RUNNING.format(schema=schema, own=own, heads=heads, limit=value(query.limit))
 
 
 def _by_label(query: Query, schema: str, parts: list[str], labels: list[str], value: Callable[[Any], str]) -> str:
     """The first label leads, the others are looked up."""
     joins = "".join(_AS_WELL.format(schema=schema, label=label, n=n) for n, label in enumerate(labels[1:], 1))
-    heads = _HEAD.format(schema=schema) + " and ".join(["h.key = l.key", *parts])
+    heads = f"{_HEAD.format(schema=schema)}h.key = l.key and {_checked(parts)}"
     places = " and ".join([f"l.label = {labels[0]}", *_places("l", query, value)])
     return _BY_LABEL.format(schema=schema, joins=joins, heads=heads, places=places, limit=value(query.limit))
 

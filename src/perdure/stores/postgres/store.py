@@ -42,7 +42,7 @@ from perdure.errors import StoreError, StoreUnavailable
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
-from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines, Share
+from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines, PlainLine, Share
 from perdure.stores.postgres.joining import as_tenants
 from perdure.stores.postgres.readers import Readers
 from perdure.stores.postgres.statements import Statements
@@ -82,7 +82,7 @@ class PostgresStore:
         self._holds = Share(self._work, 2)
         self._calls = Lines(self.address, "perdure calls", self.address.readers, prepare)
         self._reads = Readers(self.address, "perdure reads", self.address.readers, prepare)
-        self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare)
+        self._guests = Lines(self.address, "perdure transactions", self.address.readers, prepare, PlainLine)
         self._lent: set[int] = set()  # connections of ours in the hands of others
 
     async def open(self) -> None:
@@ -104,7 +104,7 @@ class PostgresStore:
 
     async def _apart(self, work: Callable[[Connection], Awaitable[None]]) -> None:
         """Work on a connection of its own that nothing else waits for."""
-        line = Line(self.address, "perdure migrations")
+        line = PlainLine(self.address, "perdure migrations")
         try:
             connection = await line.connected()
             try:
