@@ -83,8 +83,9 @@ def _grown(servers: Servers, fleets: dict[int, Fleet], program: str, scale: Scal
     rates: dict[int, float] = {}
     for count, fleet in fleets.items():
         tell(f"{program}, {count} workers with a tenth of a core each")
-        # As much for each worker: what comes last, when not all of them have something to do, weighs the same.
-        rates[count] = fleet.do(Job(program, scale.grown * count, scale.at_once)).rate
+        # As much for each worker, in all and at once: what comes last, when not all of them have something to do,
+        # weighs the same, and so does what is shared by those that are in flight together.
+        rates[count] = fleet.do(Job(program, scale.grown * count, scale.at_once * count)).rate
     return {str(count): {"rate": rate, "ratio": rate / rates[GROWN[0]]} for count, rate in rates.items()}
 
 

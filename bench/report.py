@@ -87,7 +87,9 @@ def growth(found: Mapping[str, Any] | None) -> None:
     if found is None:
         console.print("\nhow a fleet grows is not measured: that takes the right to make control groups")
         return
-    table = _table("fleet: on cluster, each worker with a tenth of a core", "", "workers", "a second", "ratio")
+    table = _table(
+        "fleet: on cluster, each worker with a tenth of a core and 1,000 in flight", "", "workers", "a second", "ratio"
+    )
     for program, sizes in found.items():
         for count, one in sizes.items():
             table.add_row(program, count, f"{one['rate']:,.0f}", f"{one['ratio']:.2f}")

@@ -87,28 +87,29 @@ def test_a_worker_of_few_places_shares_what_waits_with_those_that_come_later(
     cluster = make(redis_url if on == "postgres and redis" else "", store=store)
     cluster.grow(1)
 
-    async def main() -> float:
+    async def main() -> tuple[int, float]:
         async with cluster.app() as app:
-            run = await app.start(film, 24, 1.0)
-            await until(lambda: has(run, "ActionScheduled", 24), "all of them wait")
+            run = await app.start(film, 36, 1.0)
+            await until(lambda: has(run, "ActionScheduled", 36), "all of them wait")
             few = ("--queues", "studio", "--concurrency", "2")
             await asyncio.to_thread(cluster.grow, 1, *few)
             await until(lambda: len(cluster.ledger.of(run)) >= 2, "the first has its hands full")
             await asyncio.to_thread(cluster.grow, 2, *few)
-            began = time.monotonic()
-            assert await run.result(timeout=40) == 24
+            left, began = 36 - len(cluster.ledger.of(run)), time.monotonic()
+            assert await run.result(timeout=40) == 36
             took = time.monotonic() - began
             assert await check(cluster, [run]) == 0, "nobody died, so no call was made again"
-            return took
+            return left, took
 
     async def has(run: Run[Any], kind: str, count: int) -> bool:
         return (await types(run)).count(kind) == count
 
-    took = asyncio.run(main())
+    left, took = asyncio.run(main())
+    assert left >= 9, "the machine is too slow for this: nearly all was done when the others were ready"
     shares = Counter(call["pid"] for call in cluster.ledger.calls())
-    assert shares.total() == 24
-    assert len(shares) == 3 and min(shares.values()) >= 4, f"one has hoarded: {shares}"
-    assert took < 9, f"24 actions of 1 s in six places took {took:.1f} s"
+    assert shares.total() == 36
+    assert len(shares) == 3 and min(shares.values()) >= left / 6, f"one has hoarded: {shares} of {left}"
+    assert took < left / 2, f"{left} actions of 1 s in six places took {took:.1f} s, as long as in two"
 
 
 @pytest.mark.parametrize("victim", ["the holder", "the other"])

@@ -67,12 +67,11 @@ def test_a_pause_outlives_all_workers_and_redis(make: Make, own_redis: ValkeySer
     crew = cluster.grow(2)
 
     async def main() -> None:
-        async with cluster.app() as app, asyncio.timeout(40):
-            runs = [await app.start(chain, 8, 0.05, id=f"chain-{n}") for n in range(4)]
+        async with cluster.app() as app, asyncio.timeout(60):
+            runs = [await app.start(chain, 8, 0.3, id=f"chain-{n}") for n in range(4)]
             await until(lambda: all(cluster.ledger.of(run) for run in runs), "all have begun")
-            for run in runs:
-                await run.pause(reason="stocktaking")
-                await run.until("paused", timeout=20)
+            await asyncio.gather(*(run.pause(reason="stocktaking") for run in runs))
+            await asyncio.gather(*(run.until("paused", timeout=20) for run in runs))
             # When all that runs is killed, and comes back with nothing in its memory
             for worker in crew:
                 worker.signal(signal.SIGKILL)

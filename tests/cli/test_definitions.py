@@ -114,6 +114,15 @@ def test_a_definition_is_shown_as_it_was_written(published: Shop) -> None:
     assert "there is no definition order@7" in published.error("definition", "order", "--version", "7")
 
 
+def test_a_definition_is_drawn(shop: Shop) -> None:
+    lamp = {"machine": "cli-lamp", "initial": "dark", "states": {"dark": {"on": {"press": "lit"}}, "lit": {}}}
+    shop.run("publish", put(shop, "lamp.json", lamp))
+    shop.run("publish", put(shop, "dim.json", {**lamp, "initial": "lit", "states": {"lit": {}}}), "--draft")
+    assert "[*] --> b_dark" in shop.out("definition", "cli-lamp", "--diagram", "mermaid")
+    assert "[*] --> b_lit" in shop.out("definition", "cli-lamp", "--draft", "--diagram", "mermaid")
+    assert shop.out("definition", "cli-lamp", "--version", "1", "--diagram", "svg").startswith("<svg")
+
+
 def test_the_history_tells_who_did_what(published: Shop) -> None:
     published.run("deprecate", "order@1", "--reason", "too slow")
     lines = published.out("definition", "order", "--history").splitlines()

@@ -130,6 +130,7 @@ def test_dev_serves_the_api_and_what_it_says_to_try_works_as_it_is_printed(shop:
     )
     with shop.process("dev", "shop.py", "--port", "0") as dev:
         dev.line("^api http://127.0.0.1:.* open to everybody on this machine")
+        dev.line("^dashboard http://127.0.0.1:.*/dashboard/$")
         lines = [dev.line("^    curl ").strip() for _ in range(3)]
         told = [json.loads(subprocess.check_output(["sh", "-c", line])) for line in lines]
         assert told[0] == {"id": "try-1"}

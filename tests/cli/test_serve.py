@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from typing import Any
 
 import pytest
 
+from tests.cli.asking import ask
 from tests.cli.conftest import Shop
 from tests.http import issuer
-
-
-def ask(address: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address + path, data, headers), timeout=20) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
 
 
 def test_the_api_is_served_with_a_worker_until_it_is_told_to_stop(shop: Shop) -> None:

@@ -30,7 +30,7 @@ from perdure import (
     event,
     workflow,
 )
-from perdure.core.view import Entry
+from perdure.core.entries import Entry
 from perdure.errors import (
     NotRegistered,
     OutboundRefused,

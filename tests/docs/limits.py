@@ -173,6 +173,8 @@ INSIDE = {
     "flows.document.plan.LARGEST",  # a larger state is replayed, not written down
     "flows.document.tasks._DEEPEST",  # keeps the check itself from nesting too deep
     "flows.graph.rest.LARGEST",
+    "flows.samples._DEEPEST",  # of an example that is made up
+    "flows.samples._MOST",
     "http.audit._MOST",  # ids in the text of a note, which is cut anyway
     "http.jwks.LONGEST",  # for how long keys are good without their issuer
     "http.strict.MOST",  # integers of 64 bits

@@ -22,14 +22,17 @@ from typing import Any
 import asyncpg
 import typer
 import yaml
+from playwright.sync_api import Page, expect
 
 from perdure.cli.main import app
 from perdure.runtime.settings import load
 from perdure.testing.servers.ports import free_port
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
+from tests.backends import skipped
+from tests.cli.asking import ask
 from tests.cli.processes import Process
-from tests.cli.test_serve import ask
+from tests.dashboard.chromium import NoBrowser, browsing
 from tests.docs.conftest import ROOT, environment
 
 FOLDER = ROOT / "examples/deploy"
@@ -166,11 +169,22 @@ def test_every_service_starts_as_it_is_written_and_an_order_goes_through_all_of_
         status, done = ask(machine.api, "/v1/executions/order-1/result?wait=20s", key=secret)
         assert (status, done["status"]) == (200, "completed")
         assert "thanks-order-1.mp4" in done["result"]
+        with skipped(NoBrowser), browsing() as browser:
+            look_at_the_dashboard(browser.new_page(), machine.api, secret)
 
         for one in up.values():
             one.signal(signal.SIGTERM)
         assert [one.end() for one in up.values()] == [0, 0, 0]
         assert not machine.is_healthy("api"), "the check does not see that it is down"
+
+
+def look_at_the_dashboard(page: Page, address: str, secret: str) -> None:
+    page.goto(address)
+    page.get_by_label("API key or token").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Executions").click()
+    row = page.locator("tr", has=page.get_by_role("link", name="order-1", exact=True))
+    expect(row.locator(".badge")).to_have_text("completed")
 
 
 def test_a_rolling_restart_under_load_loses_nothing_and_doubles_nothing() -> None:

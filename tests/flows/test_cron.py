@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from perdure.core.moments import moment, to_micros
 from perdure.errors import InvalidValue
-from perdure.flows.cron import LAST, Times, from_micros, instant, read, to_micros, zone
+from perdure.flows.cron import LAST, Times, instant, read, zone
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Antarctica/Troll"]
 
@@ -58,9 +59,9 @@ def matches(line: str, local: datetime) -> bool:
     return fits and has(minute, 0, 59, local.minute) and has(hour, 0, 23, local.hour) and has(month, 1, 12, local.month)
 
 
-def scan(line: str, where: str, moment: int, step: int, minutes: int) -> int | None:
+def scan(line: str, where: str, start: int, step: int, minutes: int) -> int | None:
     """Minute by minute of real time: the first that matches on the wall, unless the wall shows it a second time."""
-    at = from_micros(moment).replace(second=0, microsecond=0)
+    at = moment(start).replace(second=0, microsecond=0)
     at += timedelta(minutes=1) if step > 0 else timedelta()
     for _ in range(minutes):
         local = at.astimezone(ZoneInfo(where))
@@ -110,10 +111,10 @@ def when(text: str) -> int:
 
 
 def fires(line: str, where: str, after: str, count: int) -> list[str]:
-    times, moment, found = Times(cron=line, timezone=where), when(after), []
+    times, at, found = Times(cron=line, timezone=where), when(after), []
     for _ in range(count):
-        moment = times.after(moment) or 0
-        found.append(from_micros(moment).astimezone(zone(where)).isoformat(timespec="minutes"))
+        at = times.after(at) or 0
+        found.append(moment(at).astimezone(zone(where)).isoformat(timespec="minutes"))
     return found
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perdure.core import events as ev, view
+from perdure.core import entries, events as ev
+from perdure.core.entries import Entry
 from perdure.core.records import ENDED, Row
-from perdure.core.view import Entry
 from perdure.flows.registry import registry
 from perdure.flows.rehearsal import Cue, Rehearsal, rehearse
 from perdure.testing import World
@@ -103,5 +103,5 @@ async def test_the_dry_run_goes_the_way_of_the_real_one(name: str, world: World,
 
 
 def test_two_ways_can_be_told_apart() -> None:
-    ways = [view.entry(ev.row(ev.StateChanged("a", to, "go"), 1, 0)) for to in ("b", "c")]
+    ways = [entries.entry(ev.row(ev.StateChanged("a", to, "go"), 1, 0)) for to in ("b", "c")]
     assert way(ways[:1]) != way(ways[1:])

@@ -57,6 +57,7 @@ SCOPES: dict[Place, Scope | None] = {
     ("GET", "/health/ready"): None,
     ("GET", "/openapi.json"): None,
     ("GET", "/docs"): None,
+    ("GET", "/v1/caller"): "read",
     ("POST", "/v1/external/poll"): "work",
     ("POST", "/v1/external/heartbeat"): "work",
     ("POST", "/v1/external/complete"): "work",
@@ -95,6 +96,10 @@ SCOPES: dict[Place, Scope | None] = {
     ("DELETE", "/v1/definitions/{name}/draft"): "define",
     ("GET", "/v1/bundle"): "read",
     ("POST", "/v1/bundle"): "define",
+    ("GET", "/v1/definitions/{name}/diagram"): "read",
+    ("POST", "/v1/definitions/diagram"): "define",
+    ("GET", "/v1/workflows"): "read",
+    ("GET", "/v1/workflows/{name}"): "read",
 }
 
 #: What an observer may call: where it says what is left of the answer without its data, with these parameters.
@@ -112,6 +117,7 @@ GLANCES: dict[Place, set[str]] = {
     ("GET", "/v1/schedules"): {"ended"},
     ("GET", "/v1/stats"): {"workflow", "after", "before"},
     ("GET", "/v1/workers"): set(),
+    ("GET", "/v1/caller"): set(),
 }
 
 #: The smallest body of each route that has one; there need be nothing that it is about.
@@ -149,6 +155,7 @@ BODIES: dict[Place, Any] = {
     ("POST", "/v1/keys/{id}/rotate"): {},
     ("POST", "/v1/definitions/drafts"): {"definition": {}},
     ("POST", "/v1/definitions/{name}/draft/publish"): {},
+    ("POST", "/v1/definitions/diagram"): {"definition": {}},
     ("POST", "/v1/bundle"): {"bundle": {"format": "perdure-definitions/1", "definitions": []}},
 }
 #: What must be in the query, where something must.

@@ -277,8 +277,8 @@ LISTS: dict[str, list[str]] = {
     "/v1/keys": [""],
     "/v1/bundle": [""],
 }
-#: What is no list of things: counts, locks, and what belongs to the process.
-OTHERS = {"/v1/actions", "/v1/quota", "/v1/stats", "/v1/locks", "/v1/metrics"}
+#: What is no list of things: counts, locks, who calls, and what belongs to the process.
+OTHERS = {"/v1/actions", "/v1/workflows", "/v1/caller", "/v1/quota", "/v1/stats", "/v1/locks", "/v1/metrics"}
 
 
 def test_every_list_is_asked_here() -> None:
@@ -455,6 +455,7 @@ def test_every_route_that_writes_is_tried_by_a_stranger() -> None:
         "/v1/events",
         "/v1/definitions",
         "/v1/definitions/validate",  # keeps nothing, and asks for nothing that is kept
+        "/v1/definitions/diagram",  # neither does this
         "/v1/dead/redrive",
         "/v1/dead/purge",
         "/v1/external/poll",

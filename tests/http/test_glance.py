@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct
 
 from perdure import Perdure, Retry, action, event, person, workflow
-from perdure.core import events as ev, view
+from perdure.core import entries, events as ev, reasons
 from perdure.core.records import Query, id_of
 from perdure.flows.registry import registry
 from perdure.http import glance
@@ -252,7 +252,7 @@ def test_an_observer_finds_the_data_on_no_route_and_a_viewer_does(furnished: Fur
             if one.scope == "read" and not _is_open_flow(one):
                 answers = [await door(one.method, path) for path in _paths(one, named)]
                 seen |= {place_of(one)} if any(WORD in answer.text for answer in answers) else set()
-        assert GLANCES.keys() - seen == {("GET", "/v1/stats"), ("GET", "/v1/workers")}
+        assert GLANCES.keys() - seen == {("GET", f"/v1/{what}") for what in ("stats", "workers", "caller")}
         assert {path for _, path in seen} >= {
             "/v1/executions/{id}/result",
             "/v1/executions/{id}/state",
@@ -462,7 +462,7 @@ def _full(kind: type[Struct]) -> Struct:
 @pytest.mark.parametrize("kind", ev.NUMBERS, ids=lambda kind: kind.__name__)
 def test_an_event_that_is_full_of_data_is_shown_without(kind: type[Any]) -> None:
     row = ev.row(_full(kind), 7, 1_000_000, 3, "m1")  # type: ignore[arg-type]
-    whole = view.entry(row)
+    whole = entries.entry(row)
     shown = glance.entry(whole)
     assert (shown.version, shown.at, shown.type, shown.fence, shown.message_id) == (7, whole.at, whole.type, 3, "m1")
     assert WORD not in repr(shown)
@@ -474,13 +474,13 @@ def test_an_event_that_is_full_of_data_is_shown_without(kind: type[Any]) -> None
 def test_an_event_of_another_release_shows_nothing_but_its_type() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     for kind, data in (("Unknown99", {"x": WORD}), ("Started", {"another": WORD})):
-        shown = glance.entry(view.Entry(4, at, kind, f"about {WORD}", data, 2, "m"))
-        assert shown == view.Entry(4, at, kind, "redacted", {}, 2, "m")
+        shown = glance.entry(entries.Entry(4, at, kind, f"about {WORD}", data, 2, "m"))
+        assert shown == entries.Entry(4, at, kind, "redacted", {}, 2, "m")
 
 
 def test_a_reason_of_a_new_kind_is_not_told() -> None:
-    told = view.Why("x", "waiting", [view.Reason("omen", WORD)], "w1", [f"{WORD}, line 7"])
-    assert glance.why(told) == view.Why("x", "waiting", [view.Reason("omen", "redacted")], "w1")
+    told = reasons.Why("x", "waiting", [reasons.Reason("omen", WORD)], "w1", [f"{WORD}, line 7"])
+    assert glance.why(told) == reasons.Why("x", "waiting", [reasons.Reason("omen", "redacted")], "w1")
 
 
 def test_why_a_schedule_could_not_start_something_is_not_told() -> None:

@@ -75,8 +75,9 @@ async def _looks(story: Story) -> None:
         await story.get(f"/v1/executions/{{id}}{part}", id="canary-told")
     await story.get("/v1/executions/{id}/events/{event_id}", id="canary-run", event_id="canary-event")
     await story.get("/v1/executions/{id}/log/{version}", id="canary-run", version="1")
-    for part in ("", "/history"):
+    for part in ("", "/history", "/diagram"):
         await story.get(f"/v1/definitions/{{name}}{part}", name="canary-door")
+    await story.get("/v1/workflows/{name}", name="canary-door")
     for part in ("", "/next"):
         await story.get(f"/v1/schedules/{{name}}{part}", name="canary-daily")
     await story.get("/v1/tasks/{id}", id="canary-asks.1")
@@ -110,6 +111,7 @@ async def _executions(story: Story) -> None:
 
 async def _definitions(story: Story) -> None:
     await story.post("/v1/definitions/validate", {"definition": SECOND})
+    await story.post("/v1/definitions/diagram", {"definition": SECOND})
     await story.post("/v1/definitions", {"definition": SECOND})
     await story.post("/v1/executions/{id}/migrate", {"version": 2}, id="canary-drawn")
     await story.post("/v1/definitions/{name}/deprecate", {"version": 1}, name="canary-door")

@@ -106,7 +106,7 @@ def test_a_signed_call_starts_a_workflow_once(tmp_path: Path) -> None:
         assert told["id"] == "msg_1" and told["execution"].startswith("hook-")
         for _ in range(3):
             problem(await shop.replay(), 409, "call-taken")
-        for late in (7, 8, 9):  # a sender that did not hear us signs its call anew
+        for late in (30, 60, 90):  # a sender that did not hear us signs its call anew
             again = await shop.call(late=late)
             assert (again.status_code, again.json()) == (202, told)
             problem(await shop.replay(), 409, "call-taken")

@@ -292,7 +292,10 @@ def test_a_store_that_fails_is_503_on_every_route_that_asks_it() -> None:
         "/openapi.json",
         "/docs",
         "/v1/actions",
+        "/v1/caller",
         "/v1/definitions/validate",
+        "/v1/definitions/diagram",
+        "/v1/workflows",
         "/v1/metrics",  # there is no worker here
         *(f"/v1/external/{what}" for what in ("poll", "heartbeat", "complete", "fail")),  # no token, nothing to ask for
     }

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from perdure import ActionFailed, Retry, Secret, action, secret, workflow
-from perdure.core.view import Entry, moment
+from perdure.core.entries import Entry
+from perdure.core.moments import moment
 from perdure.runtime.run import Run
 from perdure.testing import World
 

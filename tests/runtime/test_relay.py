@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
-from perdure import Perdure, workflow
-from perdure.core.records import Due
+from perdure import Perdure, action, workflow
+from perdure.core.records import Commit, Due, Head, Hint, Outcome, Query, tenant_of
+from perdure.errors import StoreRefused, StoreUnavailable
+from perdure.runtime.managing.tenants import NEWS
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres.address import read_address
 from perdure.streams.memory import MemoryStream
@@ -75,6 +77,173 @@ def test_a_worker_at_rest_asks_when_and_not_what() -> None:
     count = asyncio.run(scenario())
     assert count["claim"] == 0
     assert 5 <= count["next_due"] <= 11, "the pause between two looks is a setting"
+
+
+@action
+async def relayed_step() -> None:
+    await asyncio.sleep(0.01)
+
+
+@workflow
+async def relayed_steps() -> None:
+    await relayed_step()
+
+
+class Gate:
+    opened: asyncio.Event  # of this loop
+
+
+@action
+async def relayed_gate() -> None:
+    await Gate.opened.wait()
+    await asyncio.sleep(0.01)
+
+
+@workflow
+async def relayed_behind_a_gate() -> None:
+    await relayed_gate()
+
+
+class Behind(MemoryStream):
+    """Has brought the hints of one tenant only: those of the other are behind very many."""
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await super().publish([hint for hint in hints if hint.ended or tenant_of(hint.key) != "small"])
+
+
+@pytest.mark.parametrize("resident", [1, 8])
+def test_what_is_due_gets_a_place_though_the_hints_of_others_would_fill_all_of_them(resident: int) -> None:
+    count, few = 100 * resident, resident
+
+    async def scenario() -> int:
+        Gate.opened = asyncio.Event()
+        app = Perdure(MemoryStore(), stream=Behind(), resident=resident, concurrency=100, grace=0.1, linger=0, probe=30)
+        async with app, app.working():
+            flood = [await app.start(relayed_behind_a_gate, tenant="big") for _ in range(count)]
+            small = [await app.start(relayed_steps, tenant="small") for _ in range(few)]
+            Gate.opened.set()
+            await asyncio.gather(*(run.result(timeout=60) for run in small))
+            ended = [await run.status() for run in flood].count("completed")
+            await asyncio.gather(*(run.result(timeout=60) for run in flood))
+            return ended
+
+    before = asyncio.run(scenario())
+    assert before < count / 2, f"{before} of {count} others went before {few} that were due"
+
+
+@action
+async def relayed_long_step() -> None:
+    await asyncio.sleep(0.5)
+
+
+@workflow
+async def relayed_long_steps() -> None:
+    await relayed_long_step()
+
+
+class Claims(MemoryStore):
+    """Can be told not to answer what is due; notes for how much it was asked."""
+
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[int] = []
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        self.limits.append(limit)
+        if self.fails:
+            raise StoreUnavailable("it takes too long to find out what is due")
+        return await super().claim(queues, definitions, limit, grace)
+
+
+def test_places_that_are_spared_for_what_is_due_are_given_to_hints_if_nobody_can_say_what_is_due() -> None:
+    async def scenario() -> None:
+        store = Claims()
+        app = Perdure(store, stream=MemoryStream(), resident=1, grace=0.1, linger=0, probe=30)
+        async with app, app.working() as worker:
+            await app.start(relayed_long_steps)
+            while not worker.residents:
+                await asyncio.sleep(0.001)
+            following = [await app.start(relayed_steps) for _ in range(5)]
+            async with asyncio.timeout(10):
+                while not worker.rooms.spared:
+                    await asyncio.sleep(0.001)
+            store.fails = True
+            for run in following:
+                await run.result(timeout=10)
+
+    asyncio.run(scenario())
+
+
+class Tenants(Claims):
+    """To look who is suspended takes its time, once somebody waits for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looking, self.looked = asyncio.Event(), asyncio.Event()
+        self.looked.set()
+
+    async def find(self, query: Query) -> list[Head]:
+        self.looking.set()
+        await self.looked.wait()
+        return await super().find(query)
+
+
+def test_nothing_is_claimed_when_all_places_are_taken_while_it_is_looked_who_is_suspended() -> None:
+    async def scenario() -> list[int]:
+        store, stream = Tenants(), MemoryStream()
+        app = Perdure(store, stream=stream, resident=1, grace=0.1, linger=0, probe=30)
+        async with app, app.working() as worker:
+            while not store.limits:  # the first look is over
+                await asyncio.sleep(0.001)
+            store.looking.clear()
+            store.looked.clear()
+            await stream.publish([Hint("", news=NEWS)])
+            await store.looking.wait()
+            run = await app.start(relayed_long_steps)
+            while not worker.residents:
+                await asyncio.sleep(0.001)
+            store.looked.set()
+            await run.result(timeout=10)
+            return store.limits
+
+    limits = asyncio.run(scenario())
+    assert min(limits) > 0, "to some stores none is as much as all"
+
+
+class Overtaxed(MemoryStore):
+    """A write that hangs is refused in the end, and so is that its execution is stuck."""
+
+    hung = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = asyncio.Event()
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        if any(one.key == self.hung for one in group):
+            await self.refuses.wait()
+            raise StoreRefused("it is too much")
+        return await super().commit(group, grace)
+
+
+def test_a_worker_whose_write_has_hung_takes_what_is_hinted_however_the_write_went() -> None:
+    async def scenario() -> None:
+        store = Overtaxed()
+        app = Perdure(store, stream=MemoryStream(), lease=0.3, grace=30, probe=30, probe_idle=30)
+        async with app, app.working() as worker:
+            store.hung = (await app.start(relayed_steps, id="hangs")).key
+            async with asyncio.timeout(10):
+                while worker.rooms.free() > 0:
+                    await asyncio.sleep(0.01)
+            run = await app.start(relayed_steps)
+            await asyncio.sleep(0.1)
+            assert run.key not in worker.residents
+            store.refuses.set()
+            await run.result(timeout=10)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("hours", [-24, 1])

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from perdure import action, event, workflow
+from perdure.core.moments import to_micros
 from perdure.core.records import Query
 from perdure.errors import ExecutionExists, ExecutionNotFound, InvalidValue, LimitReached, NotRegistered, UsageError
 from perdure.flows import schedule as schedules
-from perdure.flows.cron import Times, to_micros
+from perdure.flows.cron import Times
 from perdure.flows.registry import registry
 from perdure.runtime.run import Run
 from perdure.testing import World

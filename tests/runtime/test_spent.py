@@ -25,8 +25,8 @@ from perdure import (
     workflow,
 )
 from perdure.core import events as ev
+from perdure.core.entries import Entry
 from perdure.core.replay import Replay
-from perdure.core.view import Entry
 from perdure.errors import UsageError
 from perdure.flows.apart import Apart, order
 from perdure.flows.bound import Call, bind

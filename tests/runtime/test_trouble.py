@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Perdure, Run, action, event, workflow
-from perdure.core.records import Commit, Outcome
+from perdure.core.records import Commit, Due, Outcome
 from perdure.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from perdure.stores.sqlite import SqliteStore
 from perdure.streams.local import LocalStream
@@ -32,10 +32,16 @@ class TroubledStore(SqliteStore):
         super().__init__(path)
         self.trouble = trouble
         self.commits = 0
+        self.claimed = 0
 
     async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
         self.commits += 1
         return await self.trouble(self.commits, lambda: SqliteStore.commit(self, group, grace))
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        dues = await super().claim(queues, definitions, limit, grace)
+        self.claimed += len(dues)
+        return dues
 
 
 @action
@@ -100,17 +106,24 @@ async def test_a_worker_that_could_not_renew_gives_up_before_somebody_else_takes
         return await write()
 
     path = tmp_path / "slow.db"
-    slow = Perdure(TroubledStore(str(path), trouble), stream=LocalStream(str(path)), lease=0.4, grace=0.1)
+    store = TroubledStore(str(path), trouble)
+    slow = Perdure(store, stream=LocalStream(str(path)), lease=0.4, grace=0.1)
     quick = Perdure(f"sqlite:///{path}", lease=0.4, grace=0.1, probe=0.2)
     async with slow, slow.working() as worker:
         run = await slow.start(five_effects)
         async with asyncio.timeout(10):
-            while worker._committer._store.commits < 2:  # type: ignore[attr-defined]
+            while store.commits < 2:
                 await asyncio.sleep(0.005)
         worker._tasks[-1].cancel()  # no renewal from now on
+        await asyncio.sleep(3)  # several times as long as it would take to claim what it has lost once more
+        assert store.claimed <= 1  # that once perhaps, when it was too early to say that the write hangs
+        late = await slow.start(five_effects)  # whose hint arrives where it was started
         async with quick, quick.working():
             assert await quick.get(run.id).result(timeout=20) == 5
+            assert await quick.get(late.id).result(timeout=20) == 5
+        assert late.key not in worker.residents
         hang.set()
+        assert await (await slow.start(five_effects)).result(timeout=20) == 5
     async with quick:
         rows = [row async for row in quick.get(run.id).rows()]
         check_log(rows, run.key)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import ExecutionFailed, Perdure, Retry, Run, action, event, workflow
-from perdure.core.view import Reason, Why
+from perdure.core.reasons import Reason, Why
 from perdure.flows.registry import registry
 from perdure.testing import World
 

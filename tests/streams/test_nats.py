@@ -333,7 +333,7 @@ def test_who_gives_up_to_listen_keeps_nobody_else_waiting(nats_url: str, steps: 
         gives_up.cancel()
         began = time.monotonic()
         await client.listen("acme/one")
-        assert time.monotonic() - began < 1, "it waited for what nobody asks for"
+        assert time.monotonic() - began < 3, "it waited for what nobody asks for"
         await worker.publish([Hint("acme/one", ended=True)])
         assert await got(client) == [Hint("acme/one", ended=True)]
 

@@ -430,4 +430,4 @@ def test_a_broker_short_of_memory_stops_nobody_and_is_named(own: RabbitServer) -
         assert received == {TWO.key, *(f"acme/{number}" for number in range(50))}
         await until(lambda: client.carries)
 
-    play(own.url, body)
+    play(own.url, body, limit=120)

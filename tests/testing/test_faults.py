@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from perdure.core import events as ev
-from perdure.core.records import Commit, Head, Hint, Mail, Start
+from perdure.core.records import Commit, Head, Held, Hint, Mail, Start
 from perdure.errors import OutcomeUnknown, StoreUnavailable
 from perdure.ports import Store, Stream
 from perdure.stores.memory import MemoryStore
@@ -181,6 +181,21 @@ async def test_latency_is_on_both_ways():
 
 
 @pytest.mark.virtual_time
+async def test_of_a_mailbox_the_oldest_letters_may_come_first():
+    store = MemoryStore()
+    await store.start([start()], 0)
+    await store.send([Mail(KEY, name, b"{}") for name in ("a", "b", "c")], 0)
+    process = Process("p")
+    for letters, brought in ((0, ["a", "b", "c"]), (2, ["a", "b"])):
+        looking = GatedStore(store, Gate(process, Always("mail", Fault(letters=letters))))
+        assert [one.id for one in (await looking.mail([KEY]))[KEY]] == brought
+        holding = GatedStore(store, Gate(process, Always("hold", Fault(letters=letters))))
+        [held] = await holding.hold([KEY], "p", 1_000_000)
+        assert isinstance(held, Held)
+        assert [one.id for one in held.mail] == brought
+
+
+@pytest.mark.virtual_time
 async def test_what_is_sent_is_what_was_meant_then():
     inner = MemoryStore()
     store = GatedStore(inner, Gate(Process("p"), Always("commit", Fault(there=1))))
@@ -301,6 +316,18 @@ def test_random_faults_come_as_often_as_asked_and_end_when_healed():
     assert {fault.fate for fault in healed} == {"done"}
     assert any(fault.there for fault in healed), "latency is not a fault"
     assert all(faults.hint(Hint(KEY)) == [0.0] for _ in range(100))
+
+
+def test_calls_that_hang_do_so_there_or_back_until_all_is_healed():
+    faults = RandomFaults(Random(1), Rates(hang=0.5, longest=8.0, letters=2))
+    calls = [faults.call("commit") for _ in range(1000)]
+    hung = [one for one in calls if one.there or one.back]
+    assert 400 < len(hung) == faults.count["hung"] < 600
+    assert all(not (one.there and one.back) and max(one.there, one.back) < 8 for one in hung)
+    assert any(one.there for one in hung)
+    assert any(one.back for one in hung)
+    faults.heal()
+    assert {faults.call("commit") for _ in range(100)} == {Fault(letters=2)}
 
 
 @pytest.mark.virtual_time

@@ -98,6 +98,19 @@ def test_a_result_that_depends_on_faults_is_found_and_the_seed_is_named():
         simulate(hurried, seeds=[seed])
 
 
+def test_a_driver_that_complains_is_heard_with_its_own_words():
+    driven: list[str] = []
+
+    async def drive(going) -> None:
+        driven.append(going.id)
+        assert len(driven) == 1, "I99: once is enough"
+        await going.send("paid", "cash")
+
+    with pytest.raises(SimulationFailed, match="once is enough") as found:
+        simulate(journey, 1, seeds=[3], send=drive)
+    assert found.value.invariant == "I99"
+
+
 def test_only_workflows_are_simulated():
     with pytest.raises(UsageError, match="decorate"):
         simulate(book.fn, "x", seeds=[1])

@@ -42,11 +42,11 @@ async def month(number: int) -> int:
 
 
 async def test_thirty_days_of_timers_and_retries_take_moments(world):
-    began = time.thread_time()  # not of the threads that other tests of this process left behind
+    began = time.monotonic()
     assert await world.run(month, 1) == 31
     assert world.now().month == 1 and world.now().day == 31
     await world.check()
-    assert time.thread_time() - began < 2
+    assert time.monotonic() - began < 20
 
 
 @action

@@ -19,6 +19,7 @@ from perdure.cli import values
 from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, status_text, styled, table
 from perdure.cli.runs import PATIENCE, OfCorrelation, Reason, Tagged, needs
+from perdure.core.moments import to_micros
 from perdure.core.records import ENDED, ShownStatus
 from perdure.flows.bulk import Act
 from perdure.runtime.app import Perdure
@@ -181,7 +182,7 @@ async def list_all(
             return
         rows = table("id", "act", "status", "started", "found", "done", "skipped", "failed", "by")
         for one in found:
-            began = ago(round(one.started_at.timestamp() * 1e6), client.clock.now())
+            began = ago(to_micros(one.started_at), client.clock.now())
             counts = (one.found, one.done, one.skipped, one.failed)
             add_row(
                 rows,

@@ -17,7 +17,8 @@ from typer import Argument, Option
 from perdure.cli.command import AppOption, Call, RunId, command, user
 from perdure.cli.display import add_row, ago, compact, entry_cells, entry_data, pairs, plain, styled, table
 from perdure.cli.runs import Reason, needs, taken
-from perdure.core.view import Entry
+from perdure.core.entries import Entry
+from perdure.core.moments import to_micros
 from perdure.errors import UsageError
 from perdure.runtime.app import Perdure
 from perdure.runtime.managing import dead as letters
@@ -73,17 +74,13 @@ def _table(dead: list[Dead], now: int) -> Any:
             rows,
             styled((one.id, "bold")),
             styled(one.definition),
-            styled((ago(_micros(one), now), "dim")),
+            styled((ago(to_micros(one.since), now), "dim")),
             styled((one.cause, "red")),
             styled(str(one.tries)),
             styled(str(one.lapses)),
             styled(one.reason),
         )
     return rows
-
-
-def _micros(dead: Dead) -> int:
-    return round(dead.since.timestamp() * 1e6)
 
 
 def _data(dead: Dead) -> dict[str, Any]:
@@ -120,7 +117,10 @@ def _case(case: Case, now: int) -> Any:
     facts: list[tuple[str, Any]] = [
         ("id", styled((dead.id, "bold"))),
         ("workflow", f"{dead.definition}, queue {dead.queue}"),
-        ("stuck", styled(f"{ago(_micros(dead), now)}, at version {dead.version}, {dead.since:%Y-%m-%d %H:%M:%S} UTC")),
+        (
+            "stuck",
+            styled(f"{ago(to_micros(dead.since), now)}, at version {dead.version}, {dead.since:%Y-%m-%d %H:%M:%S} UTC"),
+        ),
         ("cause", styled((dead.cause, "bold red"))),
         ("reason", styled(dead.reason)),
         ("place", styled(case.place)),

@@ -18,7 +18,9 @@ from typer import Argument, Option
 
 from perdure.cli.command import AppOption, Call, RunId, command, user
 from perdure.cli.display import add_row, ago, styled, table
+from perdure.cli.drawing import DiagramOption, draw
 from perdure.cli.runs import Reason
+from perdure.core.moments import to_micros
 from perdure.errors import DefinitionInvalid, UsageError
 from perdure.flows.bound import Problem
 from perdure.flows.reading import LENGTH
@@ -108,9 +110,10 @@ async def definition(
     version: Annotated[int | None, Option("--version", help="The one that starts take unless given.")] = None,
     draft: Annotated[bool, Option("--draft", help="The draft.")] = False,
     history: Annotated[bool, Option("--history", help="Who did what, instead of the content.")] = False,
+    diagram: DiagramOption = None,
     app: AppOption = None,
 ) -> None:
-    """Show the content of a definition, or its history.
+    """Show the content of a definition, its history, or a picture of it.
 
     Example: perdure definition order --version 2
     """
@@ -121,6 +124,9 @@ async def definition(
                 call.show.data(changes)
             else:
                 call.show.print(_history(changes))
+            return
+        if diagram is not None:
+            call.show.text(draw(await client.definitions.diagram(name, version, draft=draft), diagram))
             return
         found = await client.definitions.get(name, version, draft=draft)
     if call.show.json:
@@ -315,7 +321,7 @@ def _cells(one: Listing, now: int) -> list[Any]:
         styled(newest + (" + draft" if one.draft else "")),
         styled(str(len(one.versions))),
         styled((", ".join(deprecated), "yellow")),
-        styled((ago(round(last.published_at.timestamp() * 1e6), now) if last is not None else "", "dim")),
+        styled((ago(to_micros(last.published_at), now) if last is not None else "", "dim")),
         styled(last.by if last is not None else ""),
     ]
 

@@ -1,4 +1,4 @@
-"""`perdure dev`: a worker and the HTTP API beside the editor.
+"""`perdure dev`: a worker, the HTTP API and the dashboard beside the editor.
 
 The worker replays after every turn, so code that would not survive a crash is found at once. Files are watched by their
 time of change; when one changes, the worker drains and the process begins afresh (the same process id, a new
@@ -98,11 +98,12 @@ async def _api(call: Call, app: Perdure, port: int | None) -> AsyncIterator[None
         ours = [one for one in registry.workflows() if not one.name.startswith("perdure.") and ":" not in one.name]
         lines = curls(address, ours)
         if call.show.json:
-            call.show.line({"event": "api", "address": address, "try": lines})
+            call.show.line({"event": "api", "address": address, "dashboard": f"{address}/dashboard/", "try": lines})
         else:
             call.show.print(
                 styled(("api ", "green"), (address, "bold"), ("  open to everybody on this machine", "dim"))
             )
+            call.show.print(styled(("dashboard ", "green"), (f"{address}/dashboard/", "bold")))
             for line in lines:
                 call.show.print(styled(f"    {line}"))
         yield

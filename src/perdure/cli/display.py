@@ -17,8 +17,9 @@ import msgspec
 
 from perdure.core import events as ev
 from perdure.core.durations import show as span
+from perdure.core.entries import Entry
+from perdure.core.moments import moment
 from perdure.core.records import Head, id_of, tenant_of
-from perdure.core.view import Entry, moment
 from perdure.runtime.managing.registers import Change
 
 if TYPE_CHECKING:

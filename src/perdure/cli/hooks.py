@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, changes, pairs, styled, table
+from perdure.core.moments import to_micros
 from perdure.core.signing import KINDS, Kind
 from perdure.errors import UsageError
 from perdure.runtime.managing.registers import FRESH
@@ -175,7 +176,7 @@ def _cells(hook: Hook, now: int) -> list[Any]:
         styled(hook.secret),
         styled(_told(hook.does)),
         styled(_status(hook)),
-        styled((ago(round(hook.created_at.timestamp() * 1e6), now), "dim")),
+        styled((ago(to_micros(hook.created_at), now), "dim")),
         styled(hook.by),
     ]
 

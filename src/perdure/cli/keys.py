@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from perdure.cli.command import AppOption, Call, command, user
 from perdure.cli.display import add_row, ago, changes, pairs, styled, table
+from perdure.core.moments import to_micros
 from perdure.http.caller import ROLES
 from perdure.http.keys import ApiKey, Keys, NewKey
 from perdure.runtime.managing.registers import FRESH
@@ -148,7 +149,7 @@ def _cells(one: ApiKey, now: int) -> list[Any]:
         styled(one.name),
         styled(", ".join(one.roles)),
         styled((one.status, _COLOURS[one.status])),
-        styled((ago(round(one.created_at.timestamp() * 1e6), now), "dim")),
+        styled((ago(to_micros(one.created_at), now), "dim")),
         styled(one.by),
         styled("never" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d}"),
         styled("never" if one.used_at is None else f"{one.used_at:%Y-%m-%d}"),

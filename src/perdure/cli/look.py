@@ -29,9 +29,12 @@ from perdure.cli.display import (
     styled,
     table,
 )
-from perdure.cli.pictures import DiagramOption, draw
+from perdure.cli.drawing import DiagramOption, draw
+from perdure.core.entries import Entry, entry
+from perdure.core.moments import moment, to_micros
+from perdure.core.reasons import Reason
 from perdure.core.records import ENDED, Head, Row, id_of
-from perdure.core.view import Entry, Reason, State, entry, final, moment
+from perdure.core.view import State, final
 from perdure.runtime.managing.locks import LockState
 from perdure.runtime.run import Run
 
@@ -286,7 +289,7 @@ def _since(reason: Reason, now: int) -> str:
     """How long, where the sentence does not say so itself."""
     if reason.since is None or reason.kind == "worker":
         return ""
-    then = int(reason.since.timestamp() * 1e6)
+    then = to_micros(reason.since)
     return f", {ago(then, now)}" if reason.kind == "nothing" else f", for {age(now - then)}"
 
 

@@ -22,6 +22,7 @@ from perdure.cli import (
     look,
     runs,
     schedules,
+    simulating,  # noqa: F401 - its command registers itself
     store,
     tasks,
     tenants,

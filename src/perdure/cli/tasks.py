@@ -6,7 +6,6 @@ What is asked of a task is an event, durable before anything else; the task judg
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +15,7 @@ from typer import Argument, Option
 from perdure.cli import values
 from perdure.cli.command import AppOption, Call, RunId, command, user
 from perdure.cli.display import add_row, ago, brief, compact, pairs, styled, table
+from perdure.core.moments import to_micros
 from perdure.errors import UsageError
 from perdure.flows.person import Role
 from perdure.runtime.app import Perdure
@@ -89,7 +89,7 @@ def _table(tasks: list[Task], now: int) -> Any:
             styled((one.status, _COLOURS[one.status])),
             styled(_people(one)),
             styled(one.claimed_by),
-            styled((ago(_micros(one.created_at), now), "dim")),
+            styled((ago(to_micros(one.created_at), now), "dim")),
             styled(_due(one, now)),
             styled(one.title),
         )
@@ -103,12 +103,8 @@ def _people(task: Task) -> str:
 def _due(task: Task, now: int) -> str:
     if task.due is None or task.status not in ("open", "claimed"):
         return ""
-    left = _micros(task.due) - now
+    left = to_micros(task.due) - now
     return f"in {brief(left)}" if left > 0 else "now"
-
-
-def _micros(at: datetime) -> int:
-    return round(at.timestamp() * 1e6)
 
 
 def _data(task: Task) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def dev(
         int | None, Option("--port", min=0, max=65535, help="Of the HTTP API; else 8470, or any that is free.")
     ] = None,
 ) -> int:
-    """Run a worker and the HTTP API beside the editor.
+    """Run a worker, the HTTP API and the dashboard beside the editor.
 
     Shows what happens, reloads when the code changes, and replays after every turn, so that code which would not
     survive a crash is found at once. The API asks for no credentials and listens on this machine only.
@@ -127,7 +127,7 @@ def serve(
     open: Annotated[bool, Option("--open", help="Ask for no credentials; only on this machine.")] = False,
     work: Annotated[bool, Option("--work", help="Run a worker in the same process.")] = False,
 ) -> int:
-    """Serve the HTTP API until SIGTERM or Ctrl-C.
+    """Serve the HTTP API and the dashboard until SIGTERM or Ctrl-C.
 
     Callers show an API key (`perdure keys create`), or a token of the issuer that the settings name. What the API can
     do is described at /docs and /openapi.json.
@@ -145,10 +145,11 @@ def serve(
 
     def ready(address: str) -> None:
         if call.show.json:
-            call.show.line({"event": "ready", "address": address})
+            call.show.line({"event": "ready", "address": address, "dashboard": f"{address}/dashboard/"})
         else:
             whom = "open to everybody on this machine" if open else "for callers with an API key"
             call.show.print(styled("ready: ", (address, "bold"), f" {whom}"))
+            call.show.print(styled("dashboard: ", (f"{address}/dashboard/", "bold")))
 
     async def main() -> int:
         await serving.run(app, asks, host, port, working=work, ready=ready)

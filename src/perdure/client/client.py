@@ -39,6 +39,7 @@ from perdure.http.forms import ExecutionsOut, StartedOut, StartIn
 from perdure.http.overview import LockOut, WorkersOut
 from perdure.http.quota import QuotaOut
 from perdure.http.system import HealthOut, WhichIn
+from perdure.http.workflows import WorkflowListed, WorkflowOut, WorkflowsOut
 from perdure.runtime.callers.routing import Routed
 from perdure.runtime.callers.sending import NewEvent
 from perdure.runtime.checks import checked_labels
@@ -279,6 +280,14 @@ class Client:
     async def quota(self) -> QuotaOut:
         """What the tenant may have running, and has, and whether it is suspended."""
         return await self._door.get(path_of("quota"), QuotaOut)
+
+    async def workflow(self, name: str, version: int | None = None) -> WorkflowOut:
+        """What a start by this name begins with, what that takes, and an example of it."""
+        return await self._door.get(path_of("workflows", name), WorkflowOut, version=version)
+
+    async def workflows(self) -> list[WorkflowListed]:
+        """The workflows of the server's code; those that were published are among the `definitions`."""
+        return (await self._door.get(path_of("workflows"), WorkflowsOut)).workflows
 
     async def lock(self, name: str) -> LockState | None:
         """Who holds a lock now, under which fence, since when and until when. It takes none."""

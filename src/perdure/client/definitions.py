@@ -20,6 +20,7 @@ from perdure.http.definitions import (
     VersionIn,
 )
 from perdure.http.drafts import ImportedOut, PublishIn
+from perdure.http.forms import Form
 from perdure.runtime.definitions import bundles
 from perdure.runtime.definitions.definitions import Change, Listing, Version
 from perdure.runtime.definitions.published import Definition
@@ -49,6 +50,16 @@ class RemoteDefinitions:
     async def get(self, name: str, version: int | None = None, *, draft: bool = False) -> Definition:
         """A version with its content: the one that starts take, unless another is asked for."""
         return await self._door.get(path_of("definitions", name), Definition, version=version, draft=draft)
+
+    async def diagram(self, name: str, version: int | None = None, *, draft: bool = False, form: Form = "svg") -> str:
+        """A version as a picture, or as a text that others draw; without a number the one that starts take."""
+        path = path_of("definitions", name, "diagram")
+        return await self._door.text(path, version=version, draft=draft, form=form)
+
+    async def draw(self, definition: dict[str, Any] | str, *, form: Form = "svg") -> str:
+        """A definition as a picture, though nobody has published it; DefinitionInvalid if it cannot be drawn."""
+        path = path_of("definitions", "diagram")
+        return (await self._door.ask("POST", path, SourceIn(definition), form=form)).text
 
     async def history(self, name: str) -> list[Change]:
         """Who did what to a definition."""

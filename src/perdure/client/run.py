@@ -16,8 +16,9 @@ from perdure.client.door import Door, path_of, span
 from perdure.core import events as ev
 from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
+from perdure.core.entries import Entry
+from perdure.core.reasons import Why
 from perdure.core.records import ENDED, ShownStatus, key_of
-from perdure.core.view import Entry, Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, MigrationRefused, PerdureError
 from perdure.http.forms import (
     Accepted,

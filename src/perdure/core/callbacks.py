@@ -7,19 +7,18 @@ execution alone, so it is the same however often it is sent.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
 from perdure.core.cloudevents import CloudEvent, source_of
 from perdure.core.encoding import digest
+from perdure.core.moments import moment
 from perdure.core.records import id_of
 
 End: TypeAlias = Literal["completed", "failed", "cancelled"]
 ENDS: tuple[End, ...] = get_args(End)
 TYPE = "perdure.execution."
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Callback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -55,5 +54,4 @@ def told(ended: Ended, result: Any) -> CloudEvent:
     if ended.correlation:
         data["correlation"] = ended.correlation
     id = message_id("callback", ended.key, ended.status)
-    at = _EPOCH + timedelta(microseconds=ended.at)
-    return CloudEvent(id, source_of(ended.key), TYPE + ended.status, at, data, id_of(ended.key))
+    return CloudEvent(id, source_of(ended.key), TYPE + ended.status, moment(ended.at), data, id_of(ended.key))

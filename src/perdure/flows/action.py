@@ -325,7 +325,7 @@ class ActionDecorator:
 
     @property
     def fence(self) -> int:
-        """Rises with every take-over; give it to resources that can refuse an older one."""
+        """Rises with every take-over of this call; give it to resources that can refuse an older one."""
         return this_attempt("action.fence").fence
 
     @property

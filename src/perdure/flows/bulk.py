@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
+from perdure.core.moments import to_micros
 from perdure.core.records import ShownStatus
 from perdure.flows.action import action
-from perdure.flows.cron import to_micros
 from perdure.flows.current import this_attempt
 from perdure.flows.inner import inner
 from perdure.flows.workflow import workflow

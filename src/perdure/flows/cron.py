@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from perdure.core.durations import SECOND
+from perdure.core.moments import moment, to_micros
 from perdure.errors import InvalidValue
 
 _MACROS = {
@@ -44,7 +44,6 @@ _LONGEST = 200
 #: The rarest day, the 29th of February, comes back within eight years.
 _HORIZON = 9 * 366
 _DAY = timedelta(days=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Calendars end with the year 9999; a day before that every zone can still tell the time.
 LAST = 253_402_214_400_000_000
 #: No clock on a wall is put back by more than this.
@@ -174,7 +173,7 @@ class Times(Struct, frozen=True, omit_defaults=True):
     def after(self, moment: int) -> int | None:
         """The first time later than this one, if there is one.
 
-        >>> Times(every=300 * SECOND, start=7).after(300 * SECOND)
+        >>> Times(every=300_000_000, start=7).after(300_000_000)
         300000007
         """
         moment = max(moment, self.start - 1)
@@ -214,22 +213,12 @@ def zone(name: str) -> ZoneInfo:
 
 def instant(local: datetime, where: ZoneInfo) -> int | None:
     """When a clock on the wall there shows this time, for the first time; None if it leaps over it."""
-    moment = local.replace(tzinfo=where, fold=0).astimezone(UTC)
-    return to_micros(moment) if moment.astimezone(where).replace(tzinfo=None, fold=0) == local else None
+    first = local.replace(tzinfo=where, fold=0).astimezone(UTC)
+    return to_micros(first) if first.astimezone(where).replace(tzinfo=None, fold=0) == local else None
 
 
-def to_micros(moment: datetime) -> int:
-    """Exact, unlike `timestamp()`."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds
-
-
-def from_micros(moment: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=moment)
-
-
-def _local(moment: int, where: ZoneInfo) -> datetime:
-    return from_micros(moment).astimezone(where).replace(tzinfo=None, fold=0)
+def _local(micros: int, where: ZoneInfo) -> datetime:
+    return moment(micros).astimezone(where).replace(tzinfo=None, fold=0)
 
 
 def _after(cron: Cron, where: ZoneInfo, moment: int) -> int | None:

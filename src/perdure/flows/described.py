@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 from msgspec import Raw
 
-from perdure.core.codec import digest, encode
+from perdure.core.codec import Schema, digest, encode
 from perdure.core.commands import RestartWith
 from perdure.core.events import Owed
 from perdure.core.replay import Replay
@@ -106,6 +106,10 @@ class Described(Workflow[..., Any]):
 
     def check_input(self, value: Any) -> None:
         """Raise InvalidValue if no execution can begin with this."""
+
+    def input_schema(self) -> Schema:
+        """The JSON Schema of the value that it is started with; {} where anything will do."""
+        return {}
 
     def diagram(self, current: Mapping[str, Mark] | None = None) -> Diagram:
         """As a picture; `current` maps states or nodes to their marks."""

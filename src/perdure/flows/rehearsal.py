@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.core import events as ev, summary, view
+from perdure.core import entries, events as ev, summary, view
 from perdure.core.codec import encode
 from perdure.core.commands import Asked, Limits
 from perdure.core.durations import micros
@@ -73,7 +73,7 @@ class Rehearsal(Struct, frozen=True):
 
     status: str  # completed, failed, cancelled, waiting
     result: Any
-    log: list[view.Entry]
+    log: list[entries.Entry]
     state: view.State
     waits: dict[str, Any]
     needs: list[str]
@@ -137,7 +137,7 @@ class _Stage:
         else:
             self._replay.evict()
         state = view.final(self._rows, self._replay.key)
-        return Rehearsal(status, result, [view.entry(row) for row in self._rows], state, waits, self._needs)
+        return Rehearsal(status, result, [entries.entry(row) for row in self._rows], state, waits, self._needs)
 
     # What happens next.
 

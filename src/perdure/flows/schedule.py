@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
+from perdure.core.moments import moment, to_micros
 from perdure.core.retry import drawn
 from perdure.errors import ActionFailed
 from perdure.flows.action import action
-from perdure.flows.cron import Times, from_micros, to_micros
+from perdure.flows.cron import Times
 from perdure.flows.current import this_attempt
 from perdure.flows.event import event
 from perdure.flows.inner import inner
@@ -124,7 +125,7 @@ def id_of_time(name: str, at: int) -> str:
     >>> id_of_time("nightly", 1_893_488_400_000_000)
     'nightly@2030-01-01T09:00:00Z'
     """
-    return f"{name}@{from_micros(at).isoformat().removesuffix('+00:00')}Z"
+    return f"{name}@{moment(at).isoformat().removesuffix('+00:00')}Z"
 
 
 def next_of(spec: Spec, after: int, now: int) -> int | None:

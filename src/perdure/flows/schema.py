@@ -53,6 +53,10 @@ class Schema:
             more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
             raise InvalidValue(f"{what} does not fit its schema: {'; '.join(wrong[:_SHOWN])}{more}")
 
+    def shown(self) -> dict[str, Any]:
+        """As an object, which it need not be: `true` allows what `{}` allows."""
+        return self.schema if isinstance(self.schema, dict) else {} if self.schema else {"not": {}}
+
     def codec(self) -> Codec[Any]:
         """Reads values that fit."""
 

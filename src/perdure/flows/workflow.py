@@ -12,7 +12,7 @@ import inspect
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, TypeVarTuple, final, overload
 from uuid import UUID
 
@@ -21,10 +21,11 @@ from msgspec import Raw
 
 from perdure.core import guard
 from perdure.core.cloudevents import CloudEvent, source_of
-from perdure.core.codec import Codec, codec_for, encode
+from perdure.core.codec import Codec, Schema, codec_for, encode
 from perdure.core.commands import RestartWith
 from perdure.core.events import Error, Owed
 from perdure.core.failures import child_failed
+from perdure.core.moments import moment
 from perdure.core.records import id_of, key_of, tenant_of
 from perdure.core.replay import Replay
 from perdure.core.signature import Signature
@@ -40,7 +41,6 @@ P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 T = TypeVar("T")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Workflow(Generic[P, R]):
@@ -112,6 +112,10 @@ class Workflow(Generic[P, R]):
 
     def undo_of(self, owed: Owed) -> Action[..., Any]:
         return registry.action(owed.undo)
+
+    def input_schema(self) -> Schema:
+        """The JSON Schema of what it is started with: of code, its arguments by name; of data, the one value."""
+        return self.signature.schema()
 
     async def _main(self, running: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         call: Callable[..., Coroutine[Any, Any, R]] = self.fn
@@ -242,7 +246,7 @@ class WorkflowDecorator:
     def now(self) -> datetime:
         """The time of the event being handled, in UTC."""
         running = inside("workflow.now()")
-        return _EPOCH + timedelta(microseconds=running.began + round(running.loop.now * 1e6))
+        return moment(running.began + round(running.loop.now * 1e6))
 
     def random(self) -> random.Random:
         """A generator that gives the same numbers on replay: `workflow.random().choice(names)`."""
@@ -360,7 +364,7 @@ def emitted(
     id: str, key: str, at: int, type: str, data: Any, subject: str = "", more: Mapping[str, Any] | None = None
 ) -> CloudEvent:
     """An event of an execution, as it is let out; what it does not have of its own is made."""
-    event = CloudEvent(id, source_of(key), type, _EPOCH + timedelta(microseconds=at), data, subject)
+    event = CloudEvent(id, source_of(key), type, moment(at), data, subject)
     return msgspec.convert(msgspec.to_builtins(event) | dict(more), CloudEvent) if more else event
 
 

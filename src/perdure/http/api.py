@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from perdure.http import (
     audit,
     bulk,
@@ -17,13 +19,17 @@ from perdure.http import (
     key_routes,
     logs,
     overview,
+    pictures,
     quota,
     routing,
     schedules,
     system,
     tasks,
+    workflows,
 )
 from perdure.http.browse import POLICY, page
+from perdure.http.caller import Scope
+from perdure.http.dashboard import pages
 from perdure.http.edge import Edge
 from perdure.http.gate import Asks
 from perdure.http.openapi import describe
@@ -33,6 +39,22 @@ from perdure.runtime.app import Perdure
 
 routes = Routes("about")
 VERSION = "1"
+
+
+class CallerOut(Struct, frozen=True):
+    """Whom a credential stands for. `roles` are those of the business, `scopes` what it may do here."""
+
+    tenant: str
+    user: str
+    roles: list[str]
+    scopes: list[Scope]
+
+
+@routes("GET", "/v1/caller", "read", answers={200: CallerOut}, glance=lambda answer: answer)
+async def get_caller(call: Call[Nothing, Nothing]) -> Answer:
+    """Tell whom your credential stands for, and what it may do."""
+    caller = call.caller
+    return Answer(CallerOut(caller.tenant, caller.user, list(caller.roles), sorted(caller.scopes)))
 
 
 @routes("GET", "/openapi.json", None, answers={200: dict[str, Any]})
@@ -48,7 +70,7 @@ async def browse(call: Call[Nothing, Nothing]) -> Answer:
     return Answer(page(describe(ALL, VERSION)), headers=headers, media="text/html; charset=utf-8")
 
 
-#: In the order of the documentation.
+#: What programs call, in the order of the documentation.
 ALL = [
     *executions.routes.all,
     *logs.routes.all,
@@ -68,9 +90,11 @@ ALL = [
     *key_routes.routes.all,
     *quota.routes.all,
     *drafts.routes.all,
+    *pictures.routes.all,
+    *workflows.routes.all,
 ]
 
 
 def api(app: Perdure, asks: Asks) -> Edge:
-    """The API of an application, to be served by any ASGI server."""
-    return serve(app, asks, ALL)
+    """The API of an application, and the dashboard that calls it, to be served by any ASGI server."""
+    return serve(app, asks, [*ALL, *pages.routes.all])

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import msgspec
 
-from perdure.core.view import Why
+from perdure.core.reasons import Why
 from perdure.errors import ExecutionCancelled, ExecutionFailed, ExecutionStuck, UsageError
-from perdure.flows.diagram import mermaid, svg
 from perdure.http import forms, glance
+from perdure.http.pictures import drawn
 from perdure.http.route import Answer, Call, Nothing, Routes
 from perdure.http.verbs import from_idempotency_key, is_version, key_is_for, run_of, seconds_of, settled, where
 from perdure.runtime.callers.failing import trouble_of
@@ -133,10 +133,7 @@ async def result(call: Call[forms.ResultQuery, Nothing]) -> Answer:
 @routes("GET", "/v1/executions/{id}/diagram", "read", query=forms.DiagramQuery, answers={200: bytes})
 async def diagram(call: Call[forms.DiagramQuery, Nothing]) -> Answer:
     """Draw a machine, a graph or a document, as SVG or in the language of Mermaid, with where it is marked."""
-    drawn = await run_of(call).diagram()
-    if call.query.form == "mermaid":
-        return Answer(mermaid(drawn).encode(), media="text/plain; charset=utf-8")
-    return Answer(svg(drawn).encode(), media="image/svg+xml")
+    return await drawn(await run_of(call).diagram(), call.query.form)
 
 
 @routes("POST", "/v1/executions/{id}/pause", "control", body=forms.PauseIn, answers={202: forms.StartedOut})

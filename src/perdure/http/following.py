@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from perdure.core.entries import Entry
 from perdure.core.records import ENDED
-from perdure.core.view import Entry
 from perdure.http import cloudevents, forms
 from perdure.http.leaving import Leaving
 from perdure.http.problems import Refused

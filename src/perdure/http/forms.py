@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from perdure.core.callbacks import Callback
+from perdure.core.moments import moment
+from perdure.core.reasons import rests
 from perdure.core.records import Head, ShownStatus, id_of
 from perdure.core.trouble import Trouble
-from perdure.core.view import moment, rests
 from perdure.runtime.app import Page, Perdure
 from perdure.runtime.checks import LONGEST_LABEL, MOST_TAGS
 from perdure.runtime.cursors import LONGEST_PAGE
@@ -108,8 +109,12 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
+#: What a diagram is drawn as.
+Form: TypeAlias = Annotated[Literal["svg", "mermaid"], Meta(description="A picture, or a text that others draw.")]
+
+
 class DiagramQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    form: Annotated[Literal["svg", "mermaid"], Meta(description="A picture, or a text that others draw.")] = "svg"
+    form: Form = "svg"
 
 
 class StateQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from perdure.core import events as ev, view
+from perdure.core import entries, events as ev, reasons
+from perdure.core.moments import to_micros
 from perdure.core.records import ENDED
-from perdure.flows.cron import to_micros
 from perdure.http.forms import ExecutionOut, ExecutionsOut
 from perdure.runtime.callers.paging import LogPage
 from perdure.runtime.definitions.definitions import Listing, Version
@@ -76,14 +76,16 @@ def log(page: LogPage) -> LogPage:
     return LogPage([entry(one) for one in page.events], page.next)
 
 
-def entry(one: view.Entry) -> view.Entry:
+def entry(one: entries.Entry) -> entries.Entry:
     """The event without its data, told in the same words as the whole one."""
     try:
         event = msgspec.json.decode(msgspec.json.encode(one.data), type=_EVENTS[one.type])
     except (KeyError, msgspec.MsgspecError):  # of a release that this one does not know
-        return view.Entry(one.version, one.at, one.type, REDACTED, {}, one.fence, one.message_id)
+        return entries.Entry(one.version, one.at, one.type, REDACTED, {}, one.fence, one.message_id)
     worker = str(one.data.get("worker", ""))
-    return view.entry(ev.row(_without_data(event), one.version, to_micros(one.at), one.fence, one.message_id, worker))
+    return entries.entry(
+        ev.row(_without_data(event), one.version, to_micros(one.at), one.fence, one.message_id, worker)
+    )
 
 
 def _without_data(event: S) -> S:
@@ -108,13 +110,13 @@ def _seen(name: str, value: object) -> object:
             return type(value)()  # no mark would fit: a list, a table or a number with nothing in it
 
 
-def why(told: view.Why) -> view.Why:
-    return view.Why(told.id, told.status, [_reason(one) for one in told.reasons], told.holder)
+def why(told: reasons.Why) -> reasons.Why:
+    return reasons.Why(told.id, told.status, [_reason(one) for one in told.reasons], told.holder)
 
 
-def _reason(one: view.Reason) -> view.Reason:
+def _reason(one: reasons.Reason) -> reasons.Reason:
     text = one.text if one.kind in _PLAIN else _SAYS.get(one.kind, REDACTED)
-    return view.Reason(one.kind, text, one.since, one.until)
+    return reasons.Reason(one.kind, text, one.since, one.until)
 
 
 def dead(page: DeadPage) -> DeadPage:

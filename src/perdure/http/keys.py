@@ -20,8 +20,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from perdure.core.durations import Duration, micros
+from perdure.core.moments import moment
 from perdure.core.records import id_of
-from perdure.core.view import moment
 from perdure.errors import InvalidValue, KeyNotFound, PerdureError, Unauthenticated, UsageError
 from perdure.http.caller import ROLES, Caller, caller_of, is_name
 from perdure.http.key_log import (

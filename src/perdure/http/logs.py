@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from perdure.core.cloudevents import BATCH, STRUCTURED
-from perdure.core.view import Entry
+from perdure.core.entries import Entry
 from perdure.errors import EventNotFound
 from perdure.http import cloudevents, forms, glance
 from perdure.http.route import Answer, Call, Nothing, Routes

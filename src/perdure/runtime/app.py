@@ -28,6 +28,7 @@ from perdure.errors import PerdureError, StoreUnavailable, UsageError
 from perdure.flows.current import Attempt
 from perdure.flows.described import Described
 from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
 from perdure.ports import KeyRing, Locks, Store, Stream
 from perdure.runtime import backends, interrupts
 from perdure.runtime.callers import finding
@@ -345,6 +346,13 @@ class Perdure:
         key = key_of(tenant, checked_id(id))
         await self.open()
         await self._starts.start(definition, input, key, self.clock.now(), by)
+
+    async def workflow(self, name: str, version: int | None = None, *, tenant: str | None = None) -> Workflow[..., Any]:
+        """What a start by this name begins with: the newest of the code of this process, or else of what was published.
+
+        NotRegistered if there is none; it names what comes near.
+        """
+        return await self._workflows.wanted(name, version, self._tenant(tenant))
 
     async def find_definition(self, tenant: str, name: str, version: int | str | None) -> dict[str, Any]:
         found = await self._workflows.wanted(name, version, tenant)

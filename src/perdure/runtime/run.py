@@ -13,6 +13,9 @@ from msgspec import Raw
 from perdure.core import events as ev, letters as mail, view
 from perdure.core.codec import Codec
 from perdure.core.durations import Duration, micros
+from perdure.core.entries import Entry, entry
+from perdure.core.moments import to_micros
+from perdure.core.reasons import Why, awaited, rests, why
 from perdure.core.records import ENDED, Head, Row, ShownStatus, Status, id_of
 from perdure.errors import (
     EventNotFound,
@@ -123,7 +126,7 @@ class Run(Generic[R_co]):
         """
         pause = 0.005
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
-            while not ((head := await self.head()).shown in statuses and (head.shown == "running" or view.rests(head))):
+            while (head := await self.head()).shown not in statuses or not (head.shown == "running" or rests(head)):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.25)
         return head.shown
@@ -146,26 +149,26 @@ class Run(Generic[R_co]):
             rows.append(row)
         return rows
 
-    async def log(self, after: int = 0, until: int | None = None) -> list[view.Entry]:
+    async def log(self, after: int = 0, until: int | None = None) -> list[Entry]:
         """The events of the log, readable."""
         return [entry async for entry in self.entries(after, until)]
 
-    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[view.Entry]:
+    async def entries(self, after: int = 0, until: int | None = None) -> AsyncIterator[Entry]:
         """The same, one by one: a log of any length needs the memory of one page."""
         last = after
         async for row in self.rows(after, until):
             last = row.version
-            yield view.entry(row)
+            yield entry(row)
         if last == 0:
             await self.head()
 
-    async def entry(self, version: int) -> view.Entry:
+    async def entry(self, version: int) -> Entry:
         """The event of the log at a version."""
         await self._app.open()
         rows = await self._app.store.read(self.key, version - 1, version, 1) if 0 < version < paging.BEYOND else []
         if not rows:
             raise EventNotFound(f"the log of {self.id} ends at {(await self.head()).version}: no {version}", self.key)
-        return view.entry(rows[0])
+        return entry(rows[0])
 
     async def log_page(
         self, after: int | None = None, until: int | None = None, *, limit: int = 100, cursor: str | None = None
@@ -173,7 +176,7 @@ class Run(Generic[R_co]):
         """At most so many events, and a cursor for those that follow. A cursor carries `after` and `until`."""
         return await paging.page(self._app, self.key, after, until, limit, cursor)
 
-    async def follow(self, after: int = 0) -> AsyncIterator[view.Entry]:
+    async def follow(self, after: int = 0) -> AsyncIterator[Entry]:
         """The events of the log after this version, and then each as it comes, until the execution has ended.
 
         It looks rather than listens: soon again after something came, then less often, up to once a second.
@@ -184,7 +187,7 @@ class Run(Generic[R_co]):
             if head.version > after:
                 pause = _SOON
                 async for row in self.rows(after, head.version):
-                    yield view.entry(row)
+                    yield entry(row)
                 after = head.version
             if head.status in ENDED:
                 return
@@ -202,7 +205,7 @@ class Run(Generic[R_co]):
     async def state(self, at: int | datetime | None = None) -> view.State:
         """What the log says at a version, at a time, or now: status, published fields, what is open."""
         until = at if isinstance(at, int) else None
-        moment = int(at.timestamp() * 1e6) if isinstance(at, datetime) else None
+        moment = to_micros(at) if isinstance(at, datetime) else None
         if isinstance(at, datetime) and at.tzinfo is None:
             raise UsageError("state(at=…) needs a time with a time zone")
         if until is not None and until < 1:
@@ -221,13 +224,13 @@ class Run(Generic[R_co]):
                 raise Undecodable(f"the log of {self.key} is gone: restore the store from a backup")
         return folded
 
-    async def why(self) -> view.Why:
+    async def why(self) -> Why:
         """What it waits for, since when, and who holds it."""
         head = await self.head()
         kept = await tenants.keeps(self._app.store, head)
         now = await stands(self._app, self, head)
-        stuck = await stuck_ones(self._app, self.key, view.awaited(head, now))
-        return view.why(head, await self.state(), self._app.clock.now(), kept, now, stuck)
+        stuck = await stuck_ones(self._app, self.key, awaited(head, now))
+        return why(head, await self.state(), self._app.clock.now(), kept, now, stuck)
 
     async def event(self, id: str) -> EventStatus:
         """What has become of an event that was sent: pending, processing, completed or failed."""
@@ -347,4 +350,4 @@ def _micros(moment: datetime | None) -> int:
         return 0
     if moment.tzinfo is None:
         raise UsageError("a time needs a time zone: datetime.now(timezone.utc) + timedelta(hours=1)")
-    return int(moment.timestamp() * 1e6)
+    return to_micros(moment)

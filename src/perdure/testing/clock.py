@@ -21,9 +21,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
+from perdure.core.moments import moment
 from perdure.core.places import where
 
 T = TypeVar("T")
@@ -260,7 +261,7 @@ def virtual_loop(what: str) -> VirtualLoop:
 
 def now() -> datetime:
     """The virtual time, in UTC."""
-    return datetime.fromtimestamp(virtual_loop("now()").now() / 1e6, UTC)
+    return moment(virtual_loop("now()").now())
 
 
 def run(main: Coroutine[Any, Any, T], *, seed: int | str | None = None, debug: bool | None = None) -> T:

@@ -7,6 +7,7 @@ Rules kept here:
 - A call can fail before it takes effect (StoreUnavailable), or after it, or take effect later than its error is seen
   (OutcomeUnknown). Nothing ever takes half an effect: that is the store's own promise.
 - Hints may be lost, doubled and late, and so arrive in another order.
+- A store need not bring all letters of a mailbox at once, only the oldest of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from perdure.core.records import (
     Commit,
     Due,
     Head,
+    Held,
     Hint,
     HoldAnswer,
     Mail,
@@ -168,6 +170,8 @@ class Gate:
             await self._way(fault.back)
             raise OutcomeUnknown(f"whether {verb} was done is not known (injected)")
         answer = await effect()
+        if fault.letters:
+            answer = _in_part(verb, answer, fault.letters)
         self._saw(verb, asked, answer)
         await self._kill_if(number, after=True)
         await self._way(fault.back)
@@ -209,6 +213,17 @@ class Gate:
     def _saw(self, verb: str, asked: Any, answer: Any) -> None:
         if self._witness is not None:
             self._witness(self.process, verb, asked, answer)
+
+
+def _in_part(verb: str, answer: Any, letters: int) -> Any:
+    """The answer of a store that has room for so few letters of each mailbox."""
+    match verb:
+        case "mail":
+            return {key: box[:letters] for key, box in answer.items()}
+        case "hold":
+            return [structs.replace(one, mail=one.mail[:letters]) if isinstance(one, Held) else one for one in answer]
+        case _:
+            return answer
 
 
 class GatedStore:

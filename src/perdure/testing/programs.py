@@ -18,8 +18,10 @@ from msgspec import Struct
 from perdure.core.retry import Retry
 from perdure.errors import ActionFailed, ChildFailed
 from perdure.flows.action import action
+from perdure.flows.current import attempt
 from perdure.flows.event import event
 from perdure.flows.workflow import workflow
+from perdure.runtime.attempts.attempt import Running
 
 Step: TypeAlias = dict[str, Any]
 Program: TypeAlias = list[list[list[Step]]]
@@ -43,10 +45,11 @@ class Sink:
         self.fences: dict[str, int] = {}  # the highest that came from each execution
 
     def take(self, step: str) -> None:
-        key, fence = action.key, action.fence
-        self.effects.append(Effect(key, step))
-        execution = key.rsplit("/", 2)[0]
-        self.fences[execution] = max(self.fences.get(execution, 0), fence)
+        self.effects.append(Effect(action.key, step))
+        running = attempt.get()
+        assert isinstance(running, Running)
+        # Whoever runs an action apart is an execution of its own, with fences of its own.
+        self.fences[running.whose] = max(self.fences.get(running.whose, 0), running.fence)
 
 
 sink: ContextVar[Sink] = ContextVar("perdure_sink")

@@ -1,7 +1,7 @@
 """What goes wrong, and how often: fates of single calls and hints, and the mix of faults of one seed.
 
-Rules kept here: everything is drawn from a generator that the caller gives, so a seed decides all of it; latency is
-not a fault and stays when everything heals.
+Rules kept here: everything is drawn from a generator that the caller gives, so a seed decides all of it; latency and
+answers with few letters in them are not faults and stay when everything heals.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from msgspec import Struct
 from perdure.core.records import Hint
 
 #: Calls that fail before they take effect; whose outcome is unknown; hints lost, doubled and late; clocks that drift;
-#: workers killed, stopped for a while, told to stop; hints flushed; workers that die at a certain call of the store.
-FAULTS = ("refused", "unknown", "hints", "clock", "kill", "stop", "drain", "flush", "crash")
-STRIKES = FAULTS[4:]
+#: calls that hang, some of them for longer than a lease; workers killed, stopped for a while, told to stop; hints
+#: flushed; workers that die at a certain call of the store.
+FAULTS = ("refused", "unknown", "hints", "clock", "hang", "kill", "stop", "drain", "flush", "crash")
+STRIKES = FAULTS[5:]
 
 
 class Fault(Struct, frozen=True):
@@ -29,6 +30,7 @@ class Fault(Struct, frozen=True):
     #: refused: error, no effect. lost: effect, then an error. late: an error, and the effect `later` seconds after it.
     fate: Literal["done", "refused", "lost", "late"] = "done"
     later: float = 0.0
+    letters: int = 0  # of one mailbox that are in the answer at most; 0 is all
 
 
 NO_FAULT = Fault()
@@ -70,6 +72,9 @@ class Rates(Struct, frozen=True):
     latest: float = 5.0  # the longest time by which an effect comes after its error
     latency: float = 0.0  # the longest way there, and back
     slow: float = 0.0  # share of calls that take up to ten times as long
+    hang: float = 0.0
+    longest: float = 20.0  # the longest time for which one hangs
+    letters: int = 0  # of one mailbox that are in an answer at most; 0 is all
     hint_lost: float = 0.0
     hint_double: float = 0.0
     hint_late: float = 0.0
@@ -86,12 +91,15 @@ class RandomFaults:
         self.count: Counter[str] = Counter()
 
     def heal(self) -> None:
-        self.rates = Rates(latency=self.rates.latency)
+        self.rates = Rates(latency=self.rates.latency, letters=self.rates.letters)
 
     def call(self, verb: str) -> Fault:
         rates, draw = self.rates, self._random.random
         longest = rates.latency * (10 if rates.slow and draw() < rates.slow else 1)
         there, back = (draw() * longest, draw() * longest) if longest else (0.0, 0.0)
+        if rates.hang and draw() < rates.hang:
+            self.count["hung"] += 1
+            there, back = (there + draw() * rates.longest, back) if draw() < 0.5 else (there, draw() * rates.longest)
         dice = draw()
         if dice < rates.refused:
             self.count["refused"] += 1
@@ -102,7 +110,7 @@ class RandomFaults:
         if dice < rates.refused + rates.lost + rates.late:
             self.count["late"] += 1
             return Fault(there, back, "late", draw() * rates.latest)
-        return Fault(there, back)
+        return Fault(there, back, letters=rates.letters)
 
     def hint(self, hint: Hint) -> Sequence[float]:
         rates, draw = self.rates, self._random.random
@@ -138,6 +146,7 @@ def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float
     rate = rate if fixed is None else fixed
     latency = random.choice((0.0, 0.002, 0.05, 0.3))
     hints = random.choice((0.1, 0.5, 1.0))
+    letters = random.choice((0, 0, 1, 2))
 
     def rates(scale: float) -> Rates:
         return Rates(
@@ -146,6 +155,8 @@ def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float
             late=rate * scale / 2 if "unknown" in on else 0.0,
             latency=latency,
             slow=0.05 if latency else 0.0,
+            hang=rate * scale / 2 if "hang" in on else 0.0,
+            letters=letters,
             hint_lost=hints if "hints" in on else 0.0,
             hint_double=0.2 if "hints" in on else 0.0,
             hint_late=0.3 if "hints" in on else 0.0,
@@ -165,9 +176,10 @@ def draw_swarm(random: Random, chosen: Sequence[str] | None = None, fixed: float
             "drain": 2.0,
             "linger": random.choice((0.0, 1.0)),
             "cache": random.choice((0, 1, 1000)),
-            "group": random.choice((1, 400)),
-            "resident": random.choice((1, 1000)),
-            "concurrency": random.choice((1, 1000)),
+            "group": random.choice((1, 2, 400)),
+            "resident": random.choice((1, 2, 1000)),
+            "concurrency": random.choice((1, 2, 1000)),
+            "spill": random.choice((None, 0.0, 0.5)),
             "lapses": random.choice((3, 1000)),
             "replay_always": random.random() < 0.3,
         },

@@ -16,13 +16,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from perdure.core import view
+from perdure.core import entries, reasons, view
 from perdure.core.commands import Asked
 from perdure.core.durations import Duration, seconds
+from perdure.core.moments import moment
 from perdure.core.records import ENDED, Commit, End, Head, Query, Row
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
@@ -188,9 +189,9 @@ class World:
 
     def now(self) -> datetime:
         """The time in this world; every world begins on the first of January 2030."""
-        return datetime.fromtimestamp(self.micros() / 1e6, UTC)
+        return moment(self.micros())
 
-    async def log(self, run: Run[Any] | str) -> list[view.Entry]:
+    async def log(self, run: Run[Any] | str) -> list[entries.Entry]:
         """The log of an execution, readable."""
         return await (self.app.get(run) if isinstance(run, str) else run).log()
 
@@ -386,7 +387,7 @@ def _why() -> str:
     for world in _open:
         for head in [head for head in at_once(world.heads()) if head.status not in ENDED][:20]:
             state = view.final(at_once(world.rows(head.key)), head.key)
-            lines.append(f"  {view.why(head, state, world.micros())}")
+            lines.append(f"  {reasons.why(head, state, world.micros())}")
     return "\n".join(lines) or "  every execution has ended"
 
 

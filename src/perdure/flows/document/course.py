@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Raw, Struct, structs
 
 from perdure.core.events import NodeSettled, NodeStarted
+from perdure.core.moments import moment
 from perdure.core.records import id_of
 from perdure.core.replay import Replay
 from perdure.flows.described import check_rest, encoded
@@ -136,6 +136,5 @@ class Course:
 
 
 def _moment(micros: int) -> dict[str, Any]:
-    at = datetime.fromtimestamp(micros / 1e6, UTC)
     epoch = {"seconds": micros // 1_000_000, "milliseconds": micros // 1_000}
-    return {"iso8601": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "epoch": epoch}
+    return {"iso8601": moment(micros).isoformat(timespec="milliseconds").replace("+00:00", "Z"), "epoch": epoch}

@@ -54,7 +54,7 @@ class Plan:
         reader.object(dict(body), "", _TOP, ("document", "do"))
         self._read_use(reader)
         given = reader.object(body.get("input", {}), "/input", ("schema", "from"))
-        self._wants: Schema | None = reader.schema(given.get("schema"), "/input/schema")
+        self.wants: Schema | None = reader.schema(given.get("schema"), "/input/schema")
         self._from = reader.value(given["from"], "/input/from", FIRST, bare=True) if "from" in given else None
         left = reader.object(body.get("output", {}), "/output", ("schema", "as"))
         self._as: Value | None = reader.value(left["as"], "/output/as", LAST, bare=True) if "as" in left else None
@@ -96,8 +96,8 @@ class Plan:
         self.secrets = {name: f"{SCHEME}{name}" for name in names}
 
     def check_input(self, value: Any) -> None:
-        if self._wants is not None:
-            self._wants.refuse({} if value is None else value, f"the input of {self.name}")
+        if self.wants is not None:
+            self.wants.refuse({} if value is None else value, f"the input of {self.name}")
 
     async def begin(self, running: Replay, input: Any) -> Any:
         course = Course(running, self.body, input, None, self.secrets)

@@ -77,6 +77,9 @@ class Graph(Described):
         """InvalidValue if no trigger takes this."""
         self.plan.check(*self.plan.entry(value))
 
+    def input_schema(self) -> dict[str, Any]:
+        return self.plan.wants()
+
     def fresh(self, running: Replay, input: Any) -> Coroutine[Any, Any, Any]:
         return self._begin(running, input)
 

@@ -26,18 +26,33 @@ class Plan:
         triggers = self.ways.triggers
         if isinstance(input, dict) and input.keys() <= {"trigger", "payload"} and input.get("trigger") in triggers:
             return input["trigger"], input.get("payload")
-        if len(triggers) == 1:
-            return triggers[0], input
-        by_hand = [name for name in BY_HAND if name in triggers]
-        if not by_hand:
+        if (bare := self._bare()) is None:
             raise InvalidValue(
                 f'{self.model.name} has several triggers: start it with {{"trigger": one of {", ".join(triggers)},'
                 ' "payload": …}'
             )
-        return by_hand[0], input
+        return bare, input
+
+    def _bare(self) -> str | None:
+        """The trigger that an input is for which names none."""
+        triggers = self.ways.triggers
+        if len(triggers) == 1:
+            return triggers[0]
+        return next((name for name in BY_HAND if name in triggers), None)
+
+    def wants(self) -> dict[str, Any]:
+        """The JSON Schema of an input."""
+        if (bare := self._bare()) is not None:
+            schema = self._trigger(bare).schema
+            return {} if schema is None else schema.shown()
+        parts = {"trigger": {"enum": list(self.ways.triggers)}, "payload": {}}
+        return {"type": "object", "properties": parts, "required": ["trigger"], "additionalProperties": False}
 
     def check(self, trigger: str, payload: Any) -> None:
         """InvalidValue if the payload does not fit the trigger's schema."""
-        step = self.steps[trigger]
+        self._trigger(trigger).check(payload)
+
+    def _trigger(self, name: str) -> TriggerStep:
+        step = self.steps[name]
         assert isinstance(step, TriggerStep)
-        step.check(payload)
+        return step

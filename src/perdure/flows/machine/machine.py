@@ -156,7 +156,7 @@ class Machine(Described, Generic[D]):
         )
         data, events = schemas
         kinds = {name: schema.codec() if schema is not None else codec_for(Any) for name, schema in events.items()}
-        made._complete(chart, None, kinds, body.get("output"), body.get("publish", ()), data)
+        made._complete(chart, None, kinds, body.get("output"), body.get("publish") or (), data)
         made.listens, made.starts_on, _ = listening.read(body)
         return made
 
@@ -225,6 +225,11 @@ class Machine(Described, Generic[D]):
     def check_input(self, value: Any) -> None:
         if self._schema is not None and value is not None:
             self._schema.refuse(value, f"the input of {self.name}")
+
+    def input_schema(self) -> dict[str, Any]:
+        if self._schema is not None:
+            return self._schema.shown()
+        return {} if self.codec is None else self.codec.schema()
 
     def checked(self, data: D) -> D:
         """The data, if it may be like that."""

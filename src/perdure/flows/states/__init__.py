@@ -75,6 +75,9 @@ class States(Described):
         """InvalidValue if it does not fit the schema of the input."""
         self.plan.check_input(value)
 
+    def input_schema(self) -> dict[str, Any]:
+        return {} if self.plan.wants is None else self.plan.wants.shown()
+
     def fresh(self, running: Replay, input: Any) -> Coroutine[Any, Any, Any]:
         return self.plan.begin(running, input)
 

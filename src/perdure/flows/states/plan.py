@@ -79,7 +79,7 @@ class Plan:
         self.see = reader.see
         self._read_about(reader)
         self.stays = reader.flag(body.get("keepActive", False), "/keepActive")
-        self._wants, self._strict = _read_schema(reader, body.get("dataInputSchema"))
+        self.wants, self._strict = _read_schema(reader, body.get("dataInputSchema"))
         self._read_limits(reader)
         check_functions(reader)
         self.states: dict[str, State] = {}
@@ -137,8 +137,8 @@ class Plan:
         return self._limit is not None
 
     def check_input(self, value: Any) -> None:
-        if self._wants is not None and self._strict and not _is_event(value):
-            self._wants.refuse({} if value is None else value, f"the input of {self.name}")
+        if self.wants is not None and self._strict and not _is_event(value):
+            self.wants.refuse({} if value is None else value, f"the input of {self.name}")
 
     # An execution.
 

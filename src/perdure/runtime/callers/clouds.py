@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from perdure.core import cloudevents
+from perdure.core.entries import Entry
 from perdure.core.events import EventReceived
+from perdure.core.moments import moment
 from perdure.core.records import id_of
-from perdure.core.view import Entry, moment
 from perdure.runtime.callers.whereabouts import Sent
 
 #: What the types of the engine's own events begin with.

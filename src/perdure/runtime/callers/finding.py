@@ -12,6 +12,7 @@ from datetime import datetime
 import msgspec
 from msgspec import structs
 
+from perdure.core.moments import to_micros
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
 from perdure.ports import Store
 from perdure.runtime.checks import NONE, Labels
@@ -52,8 +53,8 @@ def query_of(
         workflow=workflow,
         parent=None if parent is None else key_of(tenant, parent),
         inner=parent is not None or workflow is not None or status == "stuck",
-        after=None if after is None else int(after.timestamp() * 1e6),
-        before=None if before is None else int(before.timestamp() * 1e6),
+        after=None if after is None else to_micros(after),
+        before=None if before is None else to_micros(before),
         fields=fields,
         correlation=labels.correlation or None,
         tags=labels.tags,

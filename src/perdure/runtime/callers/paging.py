@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from perdure.core import view
+from perdure.core import entries
 from perdure.core.records import Row, id_of, tenant_of
 from perdure.errors import ExecutionNotFound, UsageError
 from perdure.runtime.cursors import Purpose, refused
@@ -34,7 +34,7 @@ class _Place(Struct, frozen=True, array_like=True):
 class LogPage(Struct, frozen=True):
     """Events of a log; `next` is the cursor of the page that follows, if there is one."""
 
-    events: list[view.Entry]
+    events: list[entries.Entry]
     next: str | None = None
 
 
@@ -65,4 +65,4 @@ async def rows(
 async def page(app: Perdure, key: str, after: int | None, until: int | None, limit: int, cursor: str | None) -> LogPage:
     """The events of one page, readable."""
     found, behind = await rows(app, key, after, until, limit, cursor)
-    return LogPage([view.entry(row) for row in found], behind)
+    return LogPage([entries.entry(row) for row in found], behind)

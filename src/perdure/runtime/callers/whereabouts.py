@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import events as ev, letters
+from perdure.core.moments import moment
 from perdure.core.records import ENDED, Head, Mail, Row, id_of
-from perdure.core.view import moment
 from perdure.errors import EventNotFound, ExecutionNotFound, Undecodable
 from perdure.ports import Store
 

@@ -19,11 +19,12 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core import events as ev
+from perdure.core.moments import moment
 from perdure.core.records import Head, Query, id_of
-from perdure.core.view import moment
 from perdure.errors import DefinitionConflict, DefinitionInvalid, DefinitionNotFound, InvalidValue, UsageError
 from perdure.flows import kinds, reading
 from perdure.flows.bound import Bound, Problem
+from perdure.flows.diagram import Diagram
 from perdure.flows.given import Wanted
 from perdure.flows.registry import registry
 from perdure.runtime.callers.showing import whole
@@ -34,6 +35,7 @@ from perdure.runtime.definitions.published import (
     Definition,
     Index,
     Listed,
+    Ref,
     blank,
     bound_hash,
     fold,
@@ -248,6 +250,34 @@ class Definitions:
             listed = _listed(index, name, version)
             _, _, act = await self._app.published.act(home, name, listed.row)
         return _definition(name, act.kind, msgspec.json.decode(act.body), listed, act.bounds)
+
+    async def diagram(
+        self, name: str, version: int | None = None, *, draft: bool = False, tenant: str | None = None
+    ) -> Diagram:
+        """A version as a picture: the one that `start` takes unless another, or the draft, is asked for.
+
+        DefinitionInvalid has all that is wrong with a draft that cannot be drawn yet.
+        """
+        if draft:
+            return await self.draw((await self.get(name, draft=True, tenant=tenant)).body, tenant=tenant)
+        home = self._home(tenant)
+        await self._app.open()
+        listed = _listed(await self._app.published.index(home, name), name, version)
+        return (await self._app.published.one(Ref(home, name, listed.version, listed.hash))).diagram()
+
+    async def draw(self, definition: Source, *, file: str = "definition", tenant: str | None = None) -> Diagram:
+        """A definition as a picture, though nobody has published it.
+
+        What `publish` would refuse but can be drawn is drawn: actions that are still to be written, secrets that are
+        not there yet. Anything else is DefinitionInvalid, with all that `examine` tells.
+        """
+        body = _read(definition, file)
+        try:
+            kinds.name_of(body)
+            return kinds.build(body, version=1, bounds={name: Bound(name) for name in kinds.actions(body)}).diagram()
+        except DefinitionInvalid as error:
+            wrong = [one for one in (await self._examined(body, tenant))[1] if one.level == "error"]
+            raise DefinitionInvalid(_called(body, file), wrong or error.problems) from None
 
     async def versions(self, name: str, *, tenant: str | None = None) -> list[Version]:
         """All versions of a definition, the oldest first."""

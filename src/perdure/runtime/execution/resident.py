@@ -250,7 +250,7 @@ class Resident(Course):
         replay.stops.clear()
         if replay.paused is not None:
             self._call_off()
-        if self.house.draining or replay.paused is not None:
+        if self.house.draining or replay.paused is not None or self.ending:
             return
         fresh, replay.fresh = replay.fresh, []
         if self.later:
@@ -356,7 +356,7 @@ class Resident(Course):
         soon = due is not None and due - now <= self.house.settings.linger * 1e6 and not self.house.draining
         if busy or (soon and status == "open"):
             if due is not None:
-                self._alarm_at(due, now)
+                self.alarm_at(due, now)
             return None
         if (
             status == "open"
@@ -368,7 +368,8 @@ class Resident(Course):
             self.write(timer, now)
         return self.park(replay, status, due)
 
-    def _alarm_at(self, due: int, now: int) -> None:
+    def alarm_at(self, due: int, now: int) -> None:
+        """Let the worker ring then, unless it does so before."""
         if not now < self.alarm <= due:
             self.alarm = due
             self.house.ring_at(self, due)

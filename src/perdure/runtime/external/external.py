@@ -22,6 +22,7 @@ from perdure.core import events as ev
 from perdure.core.codec import encode
 from perdure.core.durations import Duration, micros, seconds
 from perdure.core.loop import turns
+from perdure.core.moments import moment
 from perdure.core.records import (
     ACTION,
     ENDED,
@@ -32,7 +33,6 @@ from perdure.core.records import (
     is_external,
     tenant_of,
 )
-from perdure.core.view import moment
 from perdure.errors import NotRegistered, TaskLost, TaskNotFound, UsageError
 from perdure.flows.registry import registry
 from perdure.flows.workflow import Workflow

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core.loop import turns
+from perdure.core.moments import moment
 from perdure.core.records import Commit, End, Held, id_of
-from perdure.core.view import moment
 from perdure.errors import StoreError
 from perdure.flows.action import Action
 from perdure.runtime.callers.ends import news_of

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from perdure.core import copies, events as ev
+from perdure.core.moments import moment
 from perdure.core.records import Head, id_of, key_of
-from perdure.core.view import moment
 from perdure.errors import OutcomeUnknown
 from perdure.runtime.callers import finding
 from perdure.runtime.secrets.watching import watch

@@ -22,8 +22,8 @@ from msgspec import Struct
 from perdure.core import copies, letters as mail
 from perdure.core.behalf import acting_as, noted_already, on_behalf_of
 from perdure.core.codec import encode
+from perdure.core.moments import moment, to_micros
 from perdure.core.records import Head, Query, ShownStatus, id_of, key_of
-from perdure.core.view import moment
 from perdure.errors import (
     ExecutionEnded,
     ExecutionError,
@@ -47,7 +47,6 @@ from perdure.flows.bulk import (
     bulk,
     published as published_of,
 )
-from perdure.flows.cron import to_micros
 from perdure.runtime.callers.showing import shown
 from perdure.runtime.checks import checked_id, checked_labels, checked_standing
 from perdure.runtime.managing import dead

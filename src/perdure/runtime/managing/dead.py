@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from perdure.core import letters as mail, view
+from perdure.core import entries, letters as mail
+from perdure.core.moments import moment, to_micros
 from perdure.core.records import Head, Query, id_of, key_of, tenant_of
 from perdure.errors import ExecutionEnded, UsageError
 from perdure.runtime.callers.finding import Place, begin
@@ -85,7 +86,7 @@ class Case(Struct, frozen=True):
     published: dict[str, Any]
     place: str  # the event after which it got stuck
     mend: str
-    events: list[view.Entry]  # the newest
+    events: list[entries.Entry]  # the newest
 
 
 class Handled(Struct, frozen=True):
@@ -139,9 +140,9 @@ def dead_of(head: Head) -> Dead:
         queue=head.queue,
         cause=str(stuck.get("cause", "")),
         reason=str(stuck.get("reason", "")),
-        since=view.moment(waits.get("since") or head.changed_at),
+        since=moment(waits.get("since") or head.changed_at),
         version=_version(waits, head),
-        started_at=view.moment(head.started_at),
+        started_at=moment(head.started_at),
         lapses=stuck.get("lapses", 0),
         tries=stuck.get("tries", 1),
         mail=head.mail,
@@ -180,7 +181,7 @@ async def page(app: Perdure, which: Which, oldest: bool, limit: int, cursor: str
 
 
 def _place(dead: Dead) -> tuple[int, str]:
-    return round(dead.since.timestamp() * 1e6), dead.id
+    return to_micros(dead.since), dead.id
 
 
 async def examine(app: Perdure, id: str, tenant: str | None = None, events: int = 20) -> Case:

@@ -26,8 +26,8 @@ from msgspec import Raw, Struct, structs
 
 from perdure.core import events as ev
 from perdure.core.durations import Duration, seconds
+from perdure.core.moments import moment
 from perdure.core.records import Busy, Held, Hint, Lease, Start, key_of
-from perdure.core.view import moment
 from perdure.errors import LockLost, LockTaken, StoreError, UsageError
 from perdure.ports import Locks, Store, Stream
 from perdure.runtime.managing.keeping import Holding, Keeper

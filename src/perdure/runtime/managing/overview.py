@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from perdure.core.moments import to_micros
 from perdure.core.records import ENDED, Head, Query, ShownStatus
 from perdure.errors import UsageError
-from perdure.flows.cron import to_micros
 
 if TYPE_CHECKING:
     from perdure.runtime.app import Perdure

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from msgspec import Struct
 
 from perdure.core import events as ev
+from perdure.core.moments import moment
 from perdure.core.records import Query
-from perdure.core.view import moment
 from perdure.runtime.callers.showing import whole
 from perdure.runtime.managing.publishing import Decide, Desk, Ledger
 

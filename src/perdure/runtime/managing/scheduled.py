@@ -11,8 +11,9 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.core.durations import show
+from perdure.core.moments import moment
 from perdure.core.records import ENDED, Head
-from perdure.flows.cron import from_micros, zone
+from perdure.flows.cron import zone
 from perdure.flows.schedule import CatchUp, Fate, Overlap, Shown
 
 
@@ -64,21 +65,21 @@ def told(head: Head, shown: Shown) -> Schedule:
         version=spec.target.version,
         cron=times.cron,
         every=show(times.every) if times.every else "",
-        at=[from_micros(one).astimezone(where) for one in times.at],
+        at=[moment(one).astimezone(where) for one in times.at],
         timezone=times.timezone,
-        start=from_micros(times.start),
-        end=None if times.end is None else from_micros(times.end),
+        start=moment(times.start),
+        end=None if times.end is None else moment(times.end),
         overlap=spec.overlap,
         catch_up=spec.catch_up,
         jitter=show(spec.jitter) if spec.jitter else "",
         note=spec.note,
         paused=place.paused,
         ended=ended,
-        next=None if ended or shown.next is None else from_micros(shown.next).astimezone(where),
+        next=None if ended or shown.next is None else moment(shown.next).astimezone(where),
         started=place.started,
         skipped=place.skipped,
         failed=place.failed,
-        recent=[Fired(one.id, from_micros(one.at), one.fate, one.reason) for one in place.recent],
+        recent=[Fired(one.id, moment(one.at), one.fate, one.reason) for one in place.recent],
         pending=head.mail,
-        created_at=from_micros(head.started_at),
+        created_at=moment(head.started_at),
     )

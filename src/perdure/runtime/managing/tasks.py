@@ -19,8 +19,8 @@ from msgspec import Raw, Struct, structs
 from perdure.core import events as ev, letters as mail
 from perdure.core.codec import digest, encode
 from perdure.core.durations import Duration, micros
+from perdure.core.moments import moment
 from perdure.core.records import PERSON, Head, id_of, key_of
-from perdure.core.view import moment
 from perdure.errors import EventRefused, ExecutionEnded, ExecutionNotFound, FormInvalid
 from perdure.flows.bound import Problem
 from perdure.flows.person import Assigned, people

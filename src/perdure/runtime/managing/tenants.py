@@ -20,8 +20,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from perdure.core import events as ev
+from perdure.core.moments import moment
+from perdure.core.reasons import Reason
 from perdure.core.records import ENDED, Head, Hint, Query, Row, Start, id_of, key_of, tenant_of
-from perdure.core.view import Reason, moment
 from perdure.errors import UsageError
 from perdure.ports import Store
 from perdure.runtime.checks import checked_tenant

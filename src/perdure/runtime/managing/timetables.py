@@ -11,8 +11,9 @@ from datetime import datetime
 from msgspec import UNSET, UnsetType, structs
 
 from perdure.core.durations import Duration, micros
+from perdure.core.moments import moment, to_micros
 from perdure.errors import InvalidValue, UsageError
-from perdure.flows.cron import Times, from_micros, instant, read, to_micros, zone
+from perdure.flows.cron import Times, instant, read, zone
 
 #: The shortest interval in microseconds, the most times in a list, and the most that a preview tells.
 SHORTEST, MOST, FORESEEN = 1_000_000, 1000, 1000
@@ -78,10 +79,10 @@ def foreseen(times: Times, after: int, count: int) -> list[datetime]:
     """The next so many times, in their zone."""
     if not 1 <= count <= FORESEEN:
         raise UsageError(f"between 1 and {FORESEEN} times can be foreseen, not {count}")
-    where, found, moment = zone(times.timezone), list[datetime](), times.after(after)
-    while moment is not None and len(found) < count:
-        found.append(from_micros(moment).astimezone(where))
-        moment = times.after(moment)
+    where, found, at = zone(times.timezone), list[datetime](), times.after(after)
+    while at is not None and len(found) < count:
+        found.append(moment(at).astimezone(where))
+        at = times.after(at)
     return found
 
 

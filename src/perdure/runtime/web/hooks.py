@@ -25,8 +25,8 @@ from msgspec import Struct
 from perdure.core import cloudevents, jq, signing
 from perdure.core.codec import digest
 from perdure.core.durations import Duration, micros
+from perdure.core.moments import moment
 from perdure.core.signing import Kind
-from perdure.core.view import moment
 from perdure.errors import (
     AccessUnavailable,
     CallTaken,

@@ -3,7 +3,8 @@
 No timer, no minimum size: at low load a group is one execution and waits for nothing; under load groups grow while a
 commit is in flight. While one group is being written the turns of the next are already run, so that the store and the
 code of the workflows work side by side. An execution has at most one commit in flight, and one of which the store will
-never take what it writes waits for a person, while the others of its group are written.
+never take what it writes waits for a person, while the others of its group are written. A write that hangs holds up all
+that is here, so whoever hangs should take nothing more.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Floor(Protocol):
 
     def here(self, resident: Resident) -> bool: ...
     def evict(self, resident: Resident) -> None: ...
+    def grounded(self) -> None: ...
     async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None: ...
     async def unknown(self, batch: Sequence[Resident]) -> None: ...
     @property
@@ -74,6 +76,12 @@ class Committer:
         self._calm = asyncio.Event()
         self._next = Group()
         self._flight: tuple[Group, asyncio.Task[list[Outcome | Exception]]] | None = None
+        self._took_off = 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a write has been under way for as long as a lease, in which nothing else could be written."""
+        return self._flight is not None and self._time() - self._took_off > self._settings.lease
 
     def ring(self, resident: Resident) -> None:
         """Something came in for this execution."""
@@ -100,6 +108,7 @@ class Committer:
             self._gather(self._next)  # what became ready meanwhile
         if self._next.commits:
             group, self._next = self._next, Group()
+            self._took_off = self._time()
             self._flight = group, asyncio.create_task(self._write(group), name="perdure-commit")
 
     async def _write(self, group: Group) -> list[Outcome | Exception]:
@@ -221,6 +230,7 @@ class Committer:
         self._flight = None
         for resident in group.batch:
             self.set_free(resident)
+        self._floor.grounded()
 
     async def reserve(self, resident: Resident) -> None:
         """Keep one execution out of all groups: something else writes to its log."""

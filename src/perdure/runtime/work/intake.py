@@ -102,11 +102,14 @@ class Intake:
     async def admit(self) -> None:
         rooms = self._rooms
         await self._arrived.wait()
-        if self._floor.draining or rooms.free() <= 0:
+        free = rooms.free()
+        if self._floor.draining or free <= rooms.spared:
             rooms.vacated.clear()
+            if free > 0:
+                self._floor.look_at(self._floor.now())  # what is spared is for what is due
             await rooms.vacated.wait()
             return
-        hints = [self._arrivals.take() for _ in range(min(rooms.free(), len(self._arrivals)))]
+        hints = [self._arrivals.take() for _ in range(min(free - rooms.spared, len(self._arrivals)))]
         if not self._arrivals:
             self._arrived.clear()
         await self.take(list(dict.fromkeys(hint.key for hint in hints)))
@@ -133,7 +136,7 @@ class Intake:
                 await self._hold_each(admitted)
         finally:
             self._quotas.settled(new)
-            self._rooms.holding.difference_update(new)
+            self._rooms.answered(new)
             self._mailman.moved_in()
 
     async def _hold_each(self, new: list[str]) -> None:

@@ -80,6 +80,10 @@ class Landing:
         self._leave(resident)
         resident.drop()
 
+    def grounded(self) -> None:
+        """A write is over, however it went: if it hung, there is room again."""
+        self._rooms.vacated.set()
+
     async def landed(self, group: Group, outcomes: Sequence[Outcome]) -> None:
         """A group was written, or refused, one by one."""
         now = self._clock.now()
@@ -168,7 +172,7 @@ class Landing:
                     self._floor.ring(resident)
                     return
             resident.launch(now)
-            if not resident.running:
+            if not resident.running or resident.ending:
                 self._floor.ring(resident)
 
     def _leave(self, resident: Resident) -> None:

@@ -1,7 +1,8 @@
 """The mailman: brings mail to the executions that this worker holds.
 
 Rules kept here: whoever may have mail is looked up in the store, all of them at once; what is being held is asked again
-when it is here, for its mail may have come after the answer; a look that failed is repeated.
+when it is here, for its mail may have come after the answer; a look that failed is repeated, and so is one of whose
+answer something may be folded by now, because the execution was let go of and held again meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ class Floor(Protocol):
 
     def now(self) -> int: ...
     def ring(self, resident: Resident) -> None: ...
-    def ring_at(self, resident: Resident, due: int) -> None: ...
 
 
 class Mailman:
@@ -54,28 +54,42 @@ class Mailman:
         await self._bell.wait()
         self._bell.clear()
         residents = self._rooms.residents
-        keys = [key for key in self._mailed if key in residents]
+        tokens = {key: residents[key].token for key in self._mailed if key in residents}
         self._mailed.intersection_update(self._rooms.holding)
-        if not keys:
+        if not tokens:
             return
         try:
-            boxes = await self._store.mail(keys)
+            boxes = await self._store.mail(list(tokens))
             await self._offer_versions(boxes)
         except StoreError:
-            self._mailed.update(keys)
+            self._mailed.update(tokens)
             self._bell.set()
             raise
-        for key in keys:
-            resident = residents.get(key)
-            if resident is not None:
-                fresh = resident.mailbox.deliver(boxes.get(key, ()))
-                # Mail for which its end was refused and that is not here does not fit into its commit.
-                resident.overfull = resident.ended is not None and not fresh
-                if resident.ended is not None and not boxes.get(key):
-                    # Its end was refused for mail that is still on its way, in a transaction of the sender's.
-                    self._floor.ring_at(resident, self._floor.now() + 50_000)
-                else:
-                    self._floor.ring(resident)
+        for key, token in tokens.items():
+            if (resident := residents.get(key)) is None:
+                continue
+            if resident.token == token:
+                self._deliver(resident, boxes.get(key, ()))
+            else:
+                self.call(key)
+
+    def _deliver(self, resident: Resident, letters: Sequence[Mail]) -> None:
+        fresh = resident.mailbox.deliver(letters)
+        ends = resident.ended is not None
+        if ends and resident.flying:
+            # If its end is refused, for mail that it has to fold, its mailbox is looked into again. To ring for nothing
+            # would only ask for the same end at once, and that for this look again, for as long as it is refused.
+            if fresh:
+                self._floor.ring(resident)
+            return
+        # Mail that was not brought does not fit beside what is folded: that is to be written first.
+        resident.overfull = ends and not fresh
+        if ends and not letters:
+            # Its end was refused for mail that is still on its way, in a transaction of the sender's.
+            now = self._floor.now()
+            resident.alarm_at(now + 50_000, now)
+        else:
+            self._floor.ring(resident)
 
     async def _offer_versions(self, boxes: Mapping[str, Sequence[Mail]]) -> None:
         """Who is asked to go on with another version of its definition gets that before the letter."""

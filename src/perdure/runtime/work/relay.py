@@ -2,6 +2,8 @@
 
 Rules kept here: one look at a time, and none before something is due but one that is capped: hints may get lost, and a
 dead worker's lease ends without a word. A full worker takes nothing; it only looks into the mailboxes of what it holds.
+If something has been due for longer than a hint takes, some of the places that come free next are for what the store
+gives, tenants in turn: a stream has one order, and in it one tenant's hints may be behind very many of another's.
 One that has no place for another attempt leaves actions that run apart to others, until a place is free.
 """
 
@@ -26,6 +28,8 @@ from perdure.runtime.work.rooms import Rooms
 
 #: Later than anything is due.
 FAR = 2**63
+#: Of a full worker's places, one in so many is spared, once in every `grace`.
+_SPARED = 2
 
 
 class Floor(Protocol):
@@ -78,6 +82,12 @@ class Relay:
         self._floor.attempts.slots.when_free(lambda: self.look_at(self._clock.now()))
 
     async def relay(self) -> None:
+        try:
+            await self._look_again_and_again()
+        finally:
+            self._rooms.spare(0)  # when looking fails nobody comes for these places, but hints do
+
+    async def _look_again_and_again(self) -> None:
         quiet_since = asyncio.get_running_loop().time()
         expected = True  # something should be due; else the store is asked for a time first, and for no more
         while True:
@@ -85,7 +95,8 @@ class Relay:
             due = FAR if expected else await self._first_due(queues, definitions)
             now = await self._clock.sync()
             full = self._rooms.free() <= 0
-            if (full or self._crowded) and now >= self._next_round:
+            goes_round = (full or self._crowded) and now >= self._next_round
+            if goes_round:
                 # Hints for what is held may have got lost, and what is due is not asked for, or not all of it.
                 self._next_round = now + self._grace
                 self._mailman.call_round()
@@ -95,12 +106,15 @@ class Relay:
                 limit = min(self._rooms.free(), 500)
                 dues, more = await self._claim(queues, definitions, limit) if expected else ([], False)
                 await self._hint(dues)
+                self._rooms.spare(max(0, self._rooms.spared - len(dues)) if more else 0)
                 if dues:
                     quiet_since = asyncio.get_running_loop().time()
                     if more:
                         continue
             if expected:
                 due = await self._first_due(queues, self._taken())
+            if full and goes_round and due <= now:
+                self._rooms.spare(-(-self._floor.settings.resident // _SPARED))
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
             cap = now + int(self._sleep(quiet) * 1e6)
             soonest = now + (self._grace if full or self._floor.draining else 1000)
@@ -119,6 +133,8 @@ class Relay:
 
     async def _claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> tuple[list[Due], bool]:
         """What is due, no more actions than there is room for; and whether there may be more."""
+        if limit <= 0:  # others have moved in meanwhile; to some stores none is as much as all
+            return [], True
         room = self._floor.attempts.slots.room
         if self._crowded or room >= limit:
             dues = await self._store.claim(queues, definitions, limit, self._grace)

@@ -1,13 +1,15 @@
 """Who is here: executions that the worker holds, those that it has asked for, and replays of what is parked.
 
-Rules kept here: what is asked for takes a place like what is held; a parked replay stays in memory until it is held
-again or until `cache` others were parked after it.
+Rules kept here: what is asked for takes a place like what is held; where writes hang there is no place at all, since
+nothing could be done for whoever moves in, and others may be able to; places that are spared are not for those who
+come by a hint; a parked replay stays in memory until it is held again or until `cache` others were parked after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
 from perdure.runtime.execution.resident import Resident
 from perdure.runtime.settings import Settings
@@ -20,12 +22,26 @@ class Rooms:
         self.holding: set[str] = set()  # holds that are asked for and not answered yet
         self.parked: OrderedDict[str, Resident] = OrderedDict()
         self.occupied = asyncio.Event()  # somebody has moved in
-        self.vacated = asyncio.Event()  # somebody has left
+        self.vacated = asyncio.Event()  # there may be more room than there was
         self.vacated.set()
+        self.closed: Callable[[], bool] = lambda: False  # whether nobody can be served now
+        self.spared = 0  # of the places that come free, so many are for what is due in the store
 
     def free(self) -> int:
         """How many more there is room for."""
+        if self.closed():
+            return 0
         return self._settings.resident - len(self.residents) - len(self.holding)
+
+    def spare(self, places: int) -> None:
+        """Keep so many of the next places from those who come by a hint, and no others."""
+        self.spared = places
+        self.vacated.set()
+
+    def answered(self, keys: Iterable[str]) -> None:
+        """What was asked for is here by now, or leaves its place to others."""
+        self.holding.difference_update(keys)
+        self.vacated.set()
 
     def here(self, resident: Resident) -> bool:
         return self.residents.get(resident.key) is resident

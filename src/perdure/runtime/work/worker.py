@@ -85,6 +85,7 @@ class Worker:
         self._relay = Relay(self, self.rooms, *waits, store, stream, registry, clock, self._intake, self._mailman)
         self._landing = Landing(self, self.rooms, self._quotas, stream, clock, self._relay, self._mailman, ended)
         self._committer = Committer(self._landing, store, clock, settings)
+        self.rooms.closed = lambda: self._committer.hangs
         self._sharing = Sharing(self, store, stream, self._landing.evict, self._relay.look_when_free)
         self.patience = self._sharing.patience
         self.give_back = self._sharing.give_back

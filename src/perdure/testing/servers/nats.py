@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from perdure.testing.servers.ports import free_port
+from perdure.testing.servers.processes import freeze
 
 GIVEN = "PERDURE_TEST_NATS"
 #: How long a server may take to start or to end, in seconds.
@@ -100,10 +101,12 @@ class NatsServer:
 
     def pause(self) -> None:
         """From now on it takes connections and answers nothing."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            freeze(self._process)
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     @property
     def _data(self) -> Path:
@@ -115,10 +118,6 @@ class NatsServer:
                 return line.recv(5) == b"INFO "
         except OSError:
             return False
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
 
 
 @contextmanager

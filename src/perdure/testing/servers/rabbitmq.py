@@ -9,7 +9,6 @@ the tests are killed; a broker that cannot be had is an error that says what to 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -18,10 +17,10 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from perdure.testing.servers import debian
 from perdure.testing.servers.ports import free_port
 
 GIVEN = "PERDURE_TEST_RABBITMQ"
@@ -39,7 +38,6 @@ PACKAGES = (
         )
     ),
 )
-LISTS = Path("/var/lib/apt/lists")
 
 #: Runs the broker and the daemon that it registers with, until its input ends, which it does however this process ends.
 _WARDEN = (
@@ -208,52 +206,27 @@ def find_server() -> tuple[str, str]:
         return str(DEBIAN), path
     if found := shutil.which("rabbitmq-server"):
         return found, path
-    return unpacked(cache())
-
-
-def cache() -> Path:
-    """Where the packages are unpacked."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perdure" / "rabbitmq"
+    return unpacked(debian.cache("rabbitmq"))
 
 
 def unpacked(home: Path) -> tuple[str, str]:
     """A broker from Debian's packages in that directory; fetched once, also by those who ask at the same time."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "ready").exists():
+    with debian.once(home) as empty:
+        if empty:
             _fetch(home)
-            (home / "ready").touch()
     [script] = home.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
     [erts] = home.glob("usr/lib/erlang/erts-*/bin")
     return str(script), f"{home / 'bin'}:{erts}:{os.environ.get('PATH', os.defpath)}"
 
 
 def _fetch(home: Path) -> None:
-    advice = f"set {GIVEN} to the address of a broker, or put rabbitmq-server on the PATH"
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise NoServer(f"no RabbitMQ for the tests: {advice}; only on Debian and its likes it is fetched by itself")
-    for old in ("usr", "packages"):
-        shutil.rmtree(home / old, ignore_errors=True)
-    (home / "packages").mkdir()
     try:
-        options: tuple[str, ...] = ()
-        if not any(LISTS.glob("*Packages*")):
-            (home / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-            options = ("-o", f"Dir::State::lists={home / 'lists'}", "-o", f"Dir::Cache={home}")
-            _run(["apt-get", *options, "update"], home)
-        _run(["apt-get", *options, "download", *PACKAGES], home / "packages")
-        for package in sorted((home / "packages").glob("*.deb")):
-            _run(["dpkg", "-x", str(package), str(home)], home)
-    except subprocess.CalledProcessError as error:
+        debian.unpack(home, PACKAGES)
+    except debian.NoPackages as error:
         raise NoServer(
-            f"RabbitMQ could not be fetched for the tests ({error.stderr[-500:].strip()}): {advice}"
+            f"RabbitMQ could not be fetched for the tests ({error}): set {GIVEN} to the address of a broker, or put"
+            " rabbitmq-server on the PATH"
         ) from error
-    shutil.rmtree(home / "packages")
     (home / "bin").mkdir(exist_ok=True)
     (home / "bin" / "erl").write_text(_ERL)
     (home / "bin" / "erl").chmod(0o755)
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)

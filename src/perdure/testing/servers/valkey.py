@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from perdure.testing.servers.ports import free_port
+from perdure.testing.servers.processes import freeze
 
 GIVEN = "PERDURE_TEST_REDIS"
 #: How long a server may take to start or to end, in seconds.
@@ -99,10 +100,12 @@ class ValkeyServer:
 
     def pause(self) -> None:
         """From now on it takes connections and answers nothing."""
-        self._signal(signal.SIGSTOP)
+        if self._process is not None:
+            freeze(self._process)
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def do(self, *words: str | int | float) -> bytes:
         """One command from outside, on a connection of its own; the raw answer."""
@@ -115,10 +118,6 @@ class ValkeyServer:
             return self.do("PING").startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
 
 
 @contextmanager

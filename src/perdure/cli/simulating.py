@@ -1,9 +1,8 @@
-"""Pictures and dry runs of definitions on the command line."""
+"""Dry runs of definitions on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,30 +13,13 @@ from typer import Argument, Option
 from perdure.cli.command import Call, command
 from perdure.cli.definitions import PANEL, Code
 from perdure.cli.display import add_row, entry_cells, entry_data, pairs, status_text, styled, table
+from perdure.cli.drawing import DiagramOption, draw
 from perdure.errors import InvalidValue, UsageError
 from perdure.flows import kinds, reading
 from perdure.flows.described import Described
-from perdure.flows.diagram import Diagram, mermaid, svg
 from perdure.flows.registry import registry
 from perdure.flows.rehearsal import Cue, Rehearsal, rehearse
 from perdure.flows.workflow import Workflow
-
-
-class Form(StrEnum):
-    """How a diagram is written."""
-
-    mermaid = "mermaid"
-    svg = "svg"
-
-
-DiagramOption = Annotated[
-    Form | None, Option("--diagram", help="The definition as a picture instead.", show_default=False)
-]
-
-
-def draw(diagram: Diagram, form: Form) -> str:
-    text = mermaid(diagram) if form is Form.mermaid else svg(diagram)
-    return text if text.endswith("\n") else text + "\n"
 
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
