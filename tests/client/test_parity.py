@@ -68,7 +68,7 @@ ABSENT: dict[type[Any], dict[str, str]] = {
     },
     Run: {
         "rows": "how a log is stored is the store's own; `log` is what is shown of it",
-        "since_restart": _INSIDE,
+        **dict.fromkeys(("since_restart", "head_at"), _INSIDE),
     },
     Definitions: {
         "examine": "`validate` of the client says it: the server has the store",

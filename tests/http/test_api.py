@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from perdure import Perdure, action, event, workflow
-from perdure.core.records import Commit, Held, Park
+from perdure.core.reasons import rests
+from perdure.core.records import Commit, Head, Held, Park, id_of
 from perdure.errors import Unauthenticated
 from perdure.flows.registry import registry
 from perdure.http import forms
@@ -155,6 +156,39 @@ def test_a_submit_that_waits_answers_with_where_it_stands() -> None:
         assert (started.status_code, started.json()["status"]) == (200, "waiting")
         sent = await door("POST", "/v1/executions/h1/events?wait=10s", {"name": "go", "payload": 1})
         assert (sent.status_code, sent.json()["result"]) == (200, "hello ann 1")
+
+    served(main)
+
+
+def goes_on_at_rest(door: Door, event: str, payload: Any) -> None:
+    """What is seen at rest has gone on, to its end, before it is told."""
+    of = door.app.heads.of
+
+    async def later(key: str) -> Head | None:
+        head = await of(key)
+        if head is not None and rests(head):
+            door.app.heads.of = of  # type: ignore[method-assign]
+            run = door.app.get(id_of(key), "acme")
+            await run.send(event, payload)
+            await run.result(10)
+        return head
+
+    door.app.heads.of = later  # type: ignore[method-assign]
+
+
+def test_a_submit_that_waits_is_answered_with_the_rest_that_it_waited_for_and_not_with_what_came_after() -> None:
+    async def main(door: Door) -> None:
+        goes_on_at_rest(door, "go", 1)
+        started = await door("POST", "/v1/executions?wait=10s", {"workflow": "http-hello", "args": ["ann"], "id": "h1"})
+        assert (started.status_code, started.json()["status"]) == (200, "waiting")
+        assert (await door("GET", "/v1/executions/h1")).json()["status"] == "completed"
+
+        await door("POST", "/v1/definitions", {"definition": MACHINE})
+        await door("POST", "/v1/executions?wait=10s", {"workflow": "http-door", "id": "d1"})
+        goes_on_at_rest(door, "lock", None)
+        pushed = await door("POST", "/v1/executions/d1/events?wait=10s", {"name": "push"})
+        assert (pushed.status_code, pushed.json()["state"]) == (200, {"state": "open"})
+        assert (await door("GET", "/v1/executions/d1")).json()["status"] == "completed"
 
     served(main)
 

@@ -58,8 +58,8 @@ async def submit(call: Call[forms.HowToSend, forms.EventIn | Clouds]) -> Answer:
         new = NewEvent(body.name, body.payload, body.id)
     sent = await _send(call, run, new)
     place = {"Location": f"{where(run.id)}/events/{sent}"}
-    if await settled(call, run, call.query.wait):
-        return Answer(await forms.shown(call.app, await run.head()), 200, place)
+    if (head := await settled(call, run, call.query.wait)) is not None:
+        return Answer(await forms.shown(call.app, head), 200, place)
     return Answer(forms.Accepted(sent, run.id), 202, place)
 
 

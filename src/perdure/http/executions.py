@@ -49,8 +49,8 @@ async def start(call: Call[forms.HowToStart, forms.StartIn]) -> Answer:
             correlation=body.correlation,
             tags=body.tags,
         )
-    if await settled(call, run, call.query.wait):
-        return Answer(await forms.shown(call.app, await run.head()), 200, {"Location": where(run.id)})
+    if (head := await settled(call, run, call.query.wait)) is not None:
+        return Answer(await forms.shown(call.app, head), 200, {"Location": where(run.id)})
     return Answer(forms.StartedOut(run.id), 202, {"Location": where(run.id)})
 
 

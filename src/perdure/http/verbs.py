@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from perdure.core.durations import micros
-from perdure.core.records import ShownStatus
+from perdure.core.records import Head, ShownStatus
 from perdure.errors import EventConflict, ExecutionExists
 from perdure.http.problems import Refused
 from perdure.http.route import Call
@@ -44,16 +44,15 @@ def seconds_of(wait: str) -> float:
     return length / 1e6
 
 
-async def settled(call: Call[Any, Any], run: Run[Any], wait: str | None) -> bool:
-    """Whether it has come to rest, or to its end, within the time that the request gives it, or else the deployment."""
+async def settled(call: Call[Any, Any], run: Run[Any], wait: str | None) -> Head | None:
+    """Its head at rest, or at its end, if it gets there within the time of the request, or else of the deployment."""
     limit = min(call.app.settings.api_wait, LONGEST / 1e6) if wait is None else seconds_of(wait)
     if not limit:
-        return False
+        return None
     try:
-        await call.leaving.bounds(run.until(*RESTING, timeout=limit))
+        return await call.leaving.bounds(run.head_at(*RESTING, timeout=limit))
     except TimeoutError:
-        return False
-    return True
+        return None
 
 
 def from_idempotency_key(call: Call[Any, Any], what: str) -> str | None:

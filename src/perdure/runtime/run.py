@@ -124,12 +124,16 @@ class Run(Generic[R_co]):
         `waiting` means that it has come to rest: begun, parked, with no mail to be folded. Nor do `paused` and `stuck`
         count while there is mail, which may change that.
         """
+        return (await self.head_at(*statuses, timeout=timeout)).shown
+
+    async def head_at(self, *statuses: ShownStatus, timeout: Duration | None = None) -> Head:
+        """The head with which `until` is satisfied; a later one may tell of something else again."""
         pause = 0.005
         async with asyncio.timeout(None if timeout is None else micros(timeout) / 1e6):
             while (head := await self.head()).shown not in statuses or not (head.shown == "running" or rests(head)):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.25)
-        return head.shown
+        return head
 
     async def rows(self, after: int = 0, until: int | None = None) -> AsyncIterator[Row]:
         """The log as it is stored, page by page."""
