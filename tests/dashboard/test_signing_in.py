@@ -107,9 +107,10 @@ def test_who_signs_in_again_loses_nothing_that_was_typed(page: Page, module_serv
     watch.allow("status of 4(01|22)")
     open_view(page, module_served, "#/definitions/:new")
     area = page.get_by_label("Definition, in YAML or JSON")
-    text = area.input_value().replace("approval", "again")
-    area.fill(text)
     expect(page.get_by_text("It can be published.")).to_be_visible()
+    with page.expect_response("**/v1/definitions/validate") as judged:  # else that is what is refused
+        area.fill(area.input_value().replace("approval", "again"))
+    assert judged.value.ok
     expired(page, module_served.key)
     page.get_by_role("button", name="Save draft").click()
     dialog = page.get_by_role("dialog", name="Sign in again")
