@@ -137,7 +137,9 @@ class Store(Protocol):
         """
         ...
 
-    async def head(self, key: str) -> Head | None: ...
+    async def head(self, key: str) -> Head | None:
+        """All of it is of one moment: who decides by the state what to write next goes by the version beside it."""
+        ...
 
     async def find(self, query: Query) -> list[Head]:
         """Heads, newest first. By correlation id and tags they are found by an index, in this order."""

@@ -296,7 +296,7 @@ INTERNAL = {
         "writes",
         "me",
     },
-    Run: {"since_restart"},
+    Run: {"since_restart", "head_at"},
     Schedules: {"fire"},
     Bulk: {"page", "handle"},
     Action: {"absent", "decode_result", "failure", "same_args"},

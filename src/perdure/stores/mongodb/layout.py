@@ -38,6 +38,8 @@ PATIENCE = 10_000
 DURABLE = WriteConcern("majority", j=True, wtimeout=PATIENCE)
 #: What is read cannot be taken back.
 SETTLED = ReadConcern("majority")
+#: The same, and all of it is of one moment.
+SNAPSHOT = ReadConcern("snapshot")
 
 log = logging.getLogger("perdure.stores")
 

@@ -22,12 +22,11 @@ from bson.binary import Binary
 from pymongo import AsyncMongoClient, ReadPreference
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
-from pymongo.read_concern import ReadConcern
 
 from perdure.errors import StoreError
 from perdure.stores.mongodb import trouble
 from perdure.stores.mongodb.address import Address
-from perdure.stores.mongodb.layout import DURABLE, Database, Document, Tables, tables
+from perdure.stores.mongodb.layout import DURABLE, SNAPSHOT, Database, Document, Tables, tables
 from perdure.stores.ticker import Ticker
 
 T = TypeVar("T")
@@ -46,7 +45,6 @@ _OPTIONS = {"serverSelectionTimeoutMS": 10_000, "connectTimeoutMS": 10_000}
 SILENCE = 30.0
 #: Seconds for taking leave of a server that may not be there any more.
 LEAVE = 2.0
-_SNAPSHOT = ReadConcern("snapshot")
 
 log = logging.getLogger("perdure.stores")
 
@@ -204,7 +202,7 @@ class Link:
             if number:
                 await asyncio.sleep(random.uniform(0, min(PAUSE, 0.002 * 2 ** min(number, 10))))
             await session.start_transaction(
-                read_concern=_SNAPSHOT, write_concern=DURABLE, read_preference=ReadPreference.PRIMARY
+                read_concern=SNAPSHOT, write_concern=DURABLE, read_preference=ReadPreference.PRIMARY
             )
             try:
                 answer = await work(session)

@@ -1,4 +1,8 @@
-"""Heads, one or many. A head is joined with its wake, with its newest rows and with the number of its mail."""
+"""Heads, one or many. A head is joined with its wake, with its newest rows and with the number of its mail.
+
+Rule kept here: the head of one execution is of one moment. Else its parts are read one after the other, each as it is
+then, and who writes what depends on the state would take a state for newer than it is. Lists are only shown.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from perdure.core.records import ENDED, Head, Query, labels_wanted
 from perdure.stores.fitting import publishes
 from perdure.stores.mongodb.documents import read_head
-from perdure.stores.mongodb.layout import Document, Tables
+from perdure.stores.mongodb.layout import SNAPSHOT, Document, Tables
 from perdure.stores.mongodb.link import collect
 
 _NEWEST_FIRST: Document = {"$sort": {"started_at": -1, "_id": -1}}
@@ -38,7 +42,8 @@ PAGE = 1000
 
 
 async def head(there: Tables, key: str, now: int) -> Head | None:
-    found = await collect(await there.heads.aggregate([{"$match": {"_id": key}}, *_JOINED]))
+    heads = there.heads.with_options(read_concern=SNAPSHOT)
+    found = await collect(await heads.aggregate([{"$match": {"_id": key}}, *_JOINED]))
     return read_head(found[0], now) if found else None
 
 

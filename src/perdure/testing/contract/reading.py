@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.core.records import Commit, Row
+import asyncio
+
+from perdure.core.records import Commit, Park, Row
 from perdure.ports import Store
 from perdure.testing.contract.stage import (
     GRACE,
@@ -52,6 +54,17 @@ class Reading(StoreTests):
         assert await store.head(ONE) is None
 
     @scenario
+    async def test_a_head_is_of_one_moment(self, store: Store) -> None:
+        """Who writes what depends on the state goes by its version."""
+        await store.start([begin()], GRACE)
+        writing = asyncio.create_task(_write_versions(store, 60))
+        while not writing.done():
+            head = await head_of(store)
+            assert (head.state or b"1") == b"%d" % head.version
+            await asyncio.sleep(0)
+        await writing
+
+    @scenario
     async def test_an_open_execution_runs_while_it_is_held(self, store: Store) -> None:
         await store.start([begin()], GRACE)
         assert (await head_of(store)).shown == "waiting"
@@ -71,3 +84,11 @@ class Reading(StoreTests):
         await store.start([begin()], GRACE)
         await accepted(store, letter("a"), letter("b"))
         assert (await head_of(store)).mail == 2
+
+
+async def _write_versions(store: Store, count: int) -> None:
+    """The state is the version."""
+    for ref in range(count):
+        hand = await take(store)
+        assert await hand.commit(settled(ref), settle=Park("open", None, b"%d" % (hand.version + 1))) == "ok"
+        await asyncio.sleep(0)
