@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextvars import copy_context
 
 import pytest
@@ -170,3 +172,28 @@ def test_nothing_of_a_frozen_owner_runs_until_it_is_thawed():
         return seen
 
     assert run(main()) == ["0 at 1.0", "1 at 11.5", "2 at 12.5"]
+
+
+class AtOnce(Executor):
+    """Threads that are done before anybody looks."""
+
+    def submit(self, fn: Callable, /, *args: object, **named: object) -> Future:
+        done: Future = Future()
+        done.set_result(fn(*args, **named))
+        return done
+
+
+def test_a_thread_that_is_done_counts_as_done_also_if_its_owner_is_frozen(monkeypatch):
+    monkeypatch.setattr("perdure.testing.clock.PATIENCE", 0.05)
+
+    async def main() -> None:
+        context = copy_context()
+        whose = Owner("process")
+        context.run(owner.set, whose)
+        context.run(loop().run_in_executor, AtOnce(), int)
+        loop().freeze(whose)
+        await asyncio.sleep(3)
+
+    began = time.monotonic()
+    run(main())
+    assert time.monotonic() - began < 2

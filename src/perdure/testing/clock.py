@@ -135,7 +135,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # Threads.
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        # In a context of nobody's: of a thread that is done already the result would be delivered in the present one,
+        # and kept back with all else of an owner that is frozen meanwhile, as if the thread still worked.
+        future: asyncio.Future[T] = Context().run(super().run_in_executor, executor, func, *args)
         self._jobs += 1
         future.add_done_callback(self._job_done, context=Context())
         return future
