@@ -1,7 +1,8 @@
 """Heads, one or many. A head is joined with its wake, with its newest rows and with the number of its mail.
 
 Rule kept here: the head of one execution is of one moment. Else its parts are read one after the other, each as it is
-then, and who writes what depends on the state would take a state for newer than it is. Lists are only shown.
+then, and who writes what depends on the state would take a state for newer than it is. Who lists heads compares no
+part of one with another.
 """
 
 from __future__ import annotations
