@@ -194,7 +194,9 @@ def test_all_children_can_be_seen(begin: Begin, page: Page) -> None:
     expect(rows).to_have_count(60)
 
 
-def test_more_of_the_log_is_shown_on_request_and_a_failure_is_told(begin: Begin, page: Page, watch: Watch) -> None:
+def test_more_of_the_log_is_shown_on_request_and_a_failure_is_told_until_that_is_done(
+    begin: Begin, module_served: Served, page: Page, watch: Watch, id: str
+) -> None:
     watch.allow("status of 503")
     begin("log", "parent", 60)
     rows = page.locator(".log tbody tr")
@@ -202,10 +204,14 @@ def test_more_of_the_log_is_shown_on_request_and_a_failure_is_told(begin: Begin,
     page.route("**/log?*", lambda route: route.fulfill(status=503, body="{}"))
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("alert")).to_contain_text("503")
+    module_served.ask(f"/v1/executions/{id}/events", {"name": "other"})
+    expect(page.locator(".facts dd").get_by_text("122", exact=True)).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("503")  # that the rest is renewed has not mended it
     page.unroute("**/log?*")
     page.get_by_role("button", name="More").click()
-    expect(rows).to_have_count(121)
+    expect(rows).to_have_count(122)
     expect(page.get_by_role("button", name="More")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_step_that_is_not_there_is_the_last(begin: Begin, page: Page) -> None:

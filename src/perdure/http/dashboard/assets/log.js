@@ -27,9 +27,10 @@ export async function log(visit, element, path) {
     const page = await get(`${path}/log`, { after: last, limit }, visit.signal);
     add(page.events);
     whole = !page.next;
-    more.replaceChildren(...(page.next ? [button("More", () => visit.attempt(() => load(PAGE)))] : []));
+    more.replaceChildren(...(page.next ? [button("More", () => visit.attempt(further))] : []));
   };
-  await load(PAGE);
+  const further = () => load(PAGE);
+  await further();
   return async ({ one }) => {
     if (whole && one.version > last) await load(NEWS);
   };

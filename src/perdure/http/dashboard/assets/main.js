@@ -11,7 +11,7 @@ import { dead } from "./dead.js";
 import { definition } from "./definition.js";
 import { definitions } from "./definitions.js";
 import { designer } from "./designer.js";
-import { button, focused, h, link, trouble } from "./dom.js";
+import { button, focused, h, link, renew, trouble } from "./dom.js";
 import { execution } from "./execution.js";
 import { executions } from "./executions.js";
 import { inbox } from "./inbox.js";
@@ -67,6 +67,7 @@ class Visit {
     this.query = query;
     this.signal = signal;
     this.caller = caller;
+    this.failing = new Map(); // what was done to renew the view and failed, with the error
     this.old = h("div", { class: "old" }); // says that what is shown may be old
   }
 
@@ -106,18 +107,26 @@ class Visit {
     this.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
-  /** Do what renews the view. As long as that fails a line says so: what is shown may be old. */
+  /** Do what renews the view. Until this very work is done a line says that it failed: what is shown may be old. */
   async attempt(work) {
     try {
       await work();
-      this.old.remove();
+      this.failing.delete(work);
     } catch (error) {
       if (this.signal.aborted) return;
       if (error.status === 401) return enter();
-      this.old.replaceChildren(trouble(error));
-      this.element.prepend(this.old);
+      this.failing.set(work, error);
       if (!(error instanceof Problem)) throw error;
+    } finally {
+      this.admit();
     }
+  }
+
+  admit() {
+    const errors = new Map([...this.failing.values()].map((error) => [error.message, error])); // each is told once
+    renew(this.old, [...errors.keys()], () => [...errors.values()].map(trouble));
+    if (errors.size === 0) this.old.remove();
+    else if (!this.old.isConnected) this.element.prepend(this.old);
   }
 }
 
