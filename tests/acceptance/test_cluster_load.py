@@ -306,7 +306,8 @@ def test_a_tenant_that_floods_the_workers_leaves_room_for_another(make: Make, re
     asyncio.run(main())
 
 
-def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
+def test_a_lane_holds_across_workers(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4)  # too little for one worker to do it all
     cluster.grow(3)
 
     async def main() -> list[Run[None]]:
@@ -327,7 +328,8 @@ def test_a_lane_holds_across_workers(cluster: Cluster) -> None:
     assert max(inside) > 1, "without a lane they run side by side"
 
 
-def test_a_limit_of_an_action_holds_over_all_workers(cluster: Cluster) -> None:
+def test_a_limit_of_an_action_holds_over_all_workers(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4)  # too little for one worker to do it all
     cluster.grow(3)
 
     async def main() -> None:
