@@ -375,6 +375,22 @@ def test_a_transaction_whose_connection_the_driver_finds_in_disorder_may_have_be
     asyncio.run(scenario())
 
 
+def test_a_connection_that_is_in_disorder_from_the_start_is_made_again(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(asyncpg, "connect", fail)
+        async with opened(postgres) as store:
+            monkeypatch.setattr(asyncpg, "connect", fail)
+            assert await store.head(ONE) is None
+
+    asyncio.run(scenario())
+
+
 def test_a_transaction_in_which_nothing_happens_is_ended_and_what_it_wrote_with_it(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres, idle_timeout=0.2) as stopped, opened(postgres) as other:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.asynchronous.collection import AsyncCollection
 
 from perdure.core.records import Hint
 from perdure.ports import Stream
@@ -112,6 +113,32 @@ def test_without_a_server_it_opens_and_says_what_is_wrong(monkeypatch: pytest.Mo
             assert "127.0.0.1:1" in stream.trouble
             await stream.publish([Hint("acme/one", "default"), Hint("acme/two", to="w2")])
             assert await got(stream) == [Hint("acme/one", "default")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["find", "insert_many"])
+def test_a_mistake_of_the_driver_ends_nothing(
+    emptied_mongodb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        raise AttributeError("'NoneType' object has no attribute 'close'")
+
+    monkeypatch.setattr(AsyncCollection, verb, fail)
+
+    async def scenario() -> None:
+        async with (
+            asyncio.timeout(20),
+            opened(emptied_mongodb, "w1", "default") as stream,
+            opened(emptied_mongodb, "w2") as other,
+        ):
+            await stream.publish([Hint("acme/first", to="w2")])  # it may be lost
+            await until(lambda: "broke; going on" in caplog.text)
+            await stream.publish([Hint("acme/one", to="w2")])
+            while Hint("acme/one", to="w2") not in await got(other):
+                pass
+            await until(lambda: not stream.trouble)
 
     asyncio.run(scenario())
 

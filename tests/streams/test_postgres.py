@@ -180,6 +180,35 @@ def test_a_server_that_is_away_is_trouble_and_not_an_error(postgres: str, caplog
     assert "hints do not get through" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        # What the driver says if the server ends a connection just when it is about to listen.
+        (asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"), "state 12"),
+        (AttributeError("'NoneType' object has no attribute 'close'"), "broke; going on"),
+    ],
+)
+def test_a_connection_that_the_driver_finds_in_disorder_is_made_again(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, told: str
+) -> None:
+    async def fail(*args: Any) -> None:
+        monkeypatch.undo()
+        raise error
+
+    async def scenario() -> None:
+        async with opened(postgres, "client") as client:
+            monkeypatch.setattr(asyncpg.Connection, "add_listener", fail)
+            async with asyncio.timeout(20), opened(postgres, "w1", "default") as worker:
+                assert worker.trouble
+                assert await got(worker) == [Hint("", "default")], "it looks, for something may have been missed"
+                assert worker.trouble == ""
+                await client.publish([Hint("acme/one", to="w1")])
+                assert await got(worker) == [Hint("acme/one", to="w1")]
+
+    asyncio.run(scenario())
+    assert told in caplog.text
+
+
 def test_what_waits_for_a_server_has_a_bound(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING", 10)
 

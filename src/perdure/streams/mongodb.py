@@ -158,13 +158,16 @@ class MongoStream:
                 if notes:
                     async with asyncio.timeout(SILENCE):
                         await hints.insert_many(notes)
-            except (PyMongoError, OSError) as error:
-                self._failed("send", error)
-                await asyncio.sleep(random.uniform(pause / 2, pause))
-                pause = min(pause * 2, 5.0)
-            else:
                 self._went_well("send")
                 pause = 0.1
+                continue
+            except (PyMongoError, OSError) as error:
+                self._failed("send", error)
+            except Exception as error:
+                log.exception("sending hints broke; going on")
+                self._failed("send", error)
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(pause * 2, 5.0)
 
     # Following
 
@@ -182,6 +185,9 @@ class MongoStream:
                 await self._read(hints, inbox, began, following)
                 raise ConnectionError("the cursor has ended")  # what it had read last was overwritten
             except (PyMongoError, OSError) as error:
+                self._failed("follow", error)
+            except Exception as error:
+                log.exception("following hints broke; going on")
                 self._failed("follow", error)
             following.set()
             await asyncio.sleep(random.uniform(pause / 2, pause))

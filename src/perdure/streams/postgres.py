@@ -32,6 +32,8 @@ WAITING = 10_000
 QUIET = 30.0
 #: Seconds without an answer after which the connection counts as lost.
 SILENCE = 10
+#: What the driver raises; the last but one it says of a connection that the server has just ended.
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 log = logging.getLogger("perdure.streams")
 
@@ -137,10 +139,13 @@ class PostgresStream:
                     while not connection.is_closed():
                         await self._send(connection)
                     raise ConnectionError("the connection has ended")
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except FAILURES as error:
                 if not self._trouble:
                     log.warning("hints do not get through, which makes things slower: %s", error)
                 self._trouble = f"{type(error).__name__}: {error}"
+            except Exception:
+                log.exception("carrying hints broke; going on")
+                self._trouble = "carrying hints broke; the log has the error"
             listening.set()
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, 5.0)

@@ -124,7 +124,7 @@ class Line:
         while True:
             try:
                 return await connect(self._address, self._name, self.tenant, self.settings)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except trouble.FAILURES as error:
                 wrapped = trouble.unreachable(error, self._address.shown)
                 hopeless = type(wrapped) is StoreError
                 if hopeless or asyncio.get_running_loop().time() + pause > end:
@@ -143,7 +143,7 @@ class Line:
         async with self._turn:
             connection, self._connection = self._connection, None
             if connection is not None and not connection.is_closed():
-                with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                with suppress(*trouble.FAILURES):
                     await connection.close(timeout=5)
 
 

@@ -25,5 +25,7 @@ async def as_tenants(connection: Connection, tenants: set[str]) -> AsyncIterator
         yield
     finally:
         # After an error the transaction takes no more statements, and its end takes the tenant back.
-        with suppress(asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError, OSError):
+        with suppress(
+            asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError
+        ):
             await connection.execute(_BECOME, before or "", brief)

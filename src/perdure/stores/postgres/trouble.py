@@ -20,7 +20,7 @@ from perdure.errors import (
     StoreUnavailable,
 )
 
-#: What the driver raises. The last but one is what it says of a connection that the server has just ended.
+#: What the driver raises; TimeoutError is an OSError. The last but one it says of a connection that has just ended.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 #: Serialization failure, deadlock, lock timeout: the whole call is repeated.
