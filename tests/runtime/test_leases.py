@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from perdure import Perdure, action, workflow
+from perdure.errors import StoreUnavailable
 from perdure.ports import Twinned
+from perdure.runtime.managing.tenants import Resting
 from perdure.runtime.work.worker import Worker
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
@@ -161,6 +163,27 @@ async def test_in_virtual_time_renewal_is_the_loops(world: World) -> None:
 async def test_in_virtual_time_a_store_with_a_twin_makes_no_difference(tmp_path: Path) -> None:
     async with Perdure(f"sqlite:///{tmp_path / 'l.db'}") as app, app.working() as worker:
         assert worker._leases is None
+
+
+def test_a_worker_that_cannot_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*args: Any) -> None:
+        monkeypatch.undo()
+        raise StoreUnavailable("the store is away")
+
+    async def main() -> str:
+        async with Perdure(f"sqlite:///{tmp_path / 'app.db'}", health="127.0.0.1:0") as app:
+            before = set(threading.enumerate())
+            monkeypatch.setattr(Resting, "look", fail)
+            with pytest.raises(StoreUnavailable, match="is away"):
+                async with app.working():
+                    raise AssertionError("it works")
+            left = [thread.name for thread in set(threading.enumerate()) - before if thread.name == "perdure-leases"]
+            assert left == [], "the thread that renews leases and answers for the worker has ended"
+            run = await app.start(blocked_flow, 0)
+            async with app.working():
+                return await run.result(timeout=10)
+
+    assert asyncio.run(main()) == "MainThread"
 
 
 def test_who_has_a_twin() -> None:

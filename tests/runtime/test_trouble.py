@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -150,3 +151,26 @@ async def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
         run = await app.start(waits_for_word, id="later")
         await run.send("word", "fits")
         assert await run.result(timeout=10) == "fits"
+
+
+def test_an_application_that_could_not_be_opened_leaves_nothing_behind_and_can_be_opened_later(tmp_path: Path) -> None:
+    class AwayStore(SqliteStore):
+        away = True
+
+        async def now(self) -> int:
+            if self.away:
+                raise StoreUnavailable("the store is away")
+            return await super().now()
+
+    async def main() -> int:
+        store = AwayStore(str(tmp_path / "app.db"))
+        app = Perdure(store, stream=LocalStream(str(tmp_path / "app.db")))
+        threads = set(threading.enumerate())
+        with pytest.raises(StoreUnavailable, match="is away"):
+            await app.open()
+        assert set(threading.enumerate()) == threads
+        store.away = False
+        async with app, app.working():
+            return await (await app.start(five_effects)).result(timeout=10)
+
+    assert asyncio.run(main()) == 5

@@ -178,12 +178,16 @@ class Perdure:
             raise UsageError(
                 "this application was open when its process forked: open it after the fork, in each process"
             )
-        self._opened_by = os.getpid()
         await self.store.open()
-        await self.stream.open(self.me, [])
-        await self.clock.sync()
+        try:
+            await self.stream.open(self.me, [])
+            await self.clock.sync()
+        except BaseException:
+            await self.stream.close()
+            await self.store.close()
+            raise
         self._writes.open()
-        self._opened = asyncio.get_running_loop()
+        self._opened, self._opened_by = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
         if self._opened is None:
@@ -223,16 +227,18 @@ class Perdure:
         worker = Worker(
             self.me, self.store, self.stream, registry, settings, self.clock, self, self.published, self._ends.came
         )
-        await worker.start()
-        self.worker = worker
-        mend = redrive_mended(self.store, self.post, self.me, self.settings.grace)
-        mending = asyncio.create_task(mend, name="perdure-mend")
         try:
-            yield worker
+            await worker.start()
+            self.worker = worker
+            mend = redrive_mended(self.store, self.post, self.me, self.settings.grace)
+            mending = asyncio.create_task(mend, name="perdure-mend")
+            try:
+                yield worker
+            finally:
+                self.worker = None
+                mending.cancel()
+                await asyncio.gather(mending, return_exceptions=True)
         finally:
-            self.worker = None
-            mending.cancel()
-            await asyncio.gather(mending, return_exceptions=True)
             await worker.stop(drain)
             await self.stream.close()
             await self.stream.open(self.me, [])
