@@ -186,6 +186,21 @@ def test_a_worker_that_cannot_start_leaves_nothing_behind(tmp_path: Path, monkey
     assert asyncio.run(main()) == "MainThread"
 
 
+def test_a_worker_that_is_called_off_while_it_starts_leaves_no_thread_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Perdure(f"sqlite:///{tmp_path / 'app.db'}") as app:
+            working = asyncio.create_task(app.working().__aenter__())
+            while not (threads := [one for one in threading.enumerate() if one.name == "perdure-leases"]):
+                await asyncio.sleep(0)
+            assert app.worker is None, "it is still starting"
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert not any(thread.is_alive() for thread in threads)
+
+    asyncio.run(main())
+
+
 def test_who_has_a_twin() -> None:
     assert isinstance(SqliteStore("x.db"), Twinned)
     assert not isinstance(MemoryStore(), Twinned)

@@ -68,6 +68,7 @@ class Leases:
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="perdure-leases", daemon=True)
         self.port: int | None = None  # of health and metrics
         self._twin: Store | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -87,17 +88,26 @@ class Leases:
         if virtual or not (isinstance(store, Twinned) or floor.settings.health):
             return None
         made = cls(floor, store, stream)
-        threading.Thread(target=made._run, name="perdure-leases", daemon=True).start()
-        await made._ready
+        made._thread.start()
+        try:
+            await made._ready
+        except BaseException:
+            await made.stop()
+            raise
         return made
 
     async def stop(self) -> None:
-        if self._inner is not None and not self._over.done():
-            with suppress(RuntimeError):  # it has just ended by itself
-                self._inner.call_soon_threadsafe(self._stop.set)
+        if not self._over.done():
+            if self._inner is None:
+                self._stop.set()  # it has not begun, and looks at this first
+            else:
+                with suppress(RuntimeError):  # it has just ended by itself
+                    self._inner.call_soon_threadsafe(self._stop.set)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AT_ONCE):
                     await asyncio.shield(self._over)
+        if self._over.done():
+            self._thread.join()  # to say so was the last thing that it did
 
     @property
     def stalled(self) -> float:
