@@ -2,7 +2,8 @@
 
 The packages are fetched into a cache of the user's and only unpacked there: nothing is installed, and no rights are
 needed. Rules kept here: what is there once is not fetched again, also if several ask at the same time; what is half
-there is not taken for the whole; packages that cannot be had are an error that says why.
+there is not taken for the whole; packages are looked up in lists of today, for those of the machine may name versions
+that are not to be had any more; packages that cannot be had are an error that says why.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-LISTS = Path("/var/lib/apt/lists")
 #: Belongs to the loader that starts every program of this machine, which takes no other.
 _LOADER = "libc6"
 
@@ -53,11 +53,9 @@ def unpack(home: Path, names: Sequence[str], *, needs: bool = False) -> None:
         shutil.rmtree(home / old, ignore_errors=True)
     (home / "packages").mkdir()
     try:
-        options: tuple[str, ...] = ()
-        if not any(LISTS.glob("*Packages*")):
-            (home / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-            options = ("-o", f"Dir::State::lists={home / 'lists'}", "-o", f"Dir::Cache={home}")
-            _run(["apt-get", *options, "update"], home)
+        (home / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        options = ("-o", f"Dir::State::lists={home / 'lists'}", "-o", f"Dir::Cache={home}")
+        _run(["apt-get", *options, "update"], home)
         wanted = [*names, *(_lacking(names, options, home) if needs else ())]
         _run(["apt-get", *options, "download", *dict.fromkeys(wanted)], home / "packages")
         for package in sorted((home / "packages").glob("*.deb")):
