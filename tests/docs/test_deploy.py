@@ -182,7 +182,7 @@ def look_at_the_dashboard(page: Page, address: str, secret: str) -> None:
     page.goto(address)
     page.get_by_label("API key or token").fill(secret)
     page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name="Executions").click()
+    page.get_by_role("navigation").get_by_role("link", name="Executions").click()
     row = page.locator("tr", has=page.get_by_role("link", name="order-1", exact=True))
     expect(row.locator(".badge")).to_have_text("completed")
 

