@@ -14,6 +14,7 @@ from perdure import DirectoryRing, ExecutionNotFound, Perdure, event, workflow
 from perdure.core.records import Head
 from perdure.errors import KeyShredded
 from perdure.runtime.callers import heads
+from perdure.streams.redis import warm
 from perdure.testing.servers.valkey import ValkeyServer
 
 
@@ -116,13 +117,14 @@ def test_another_process_reads_an_end_from_redis_and_from_the_store_when_it_is_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "AGED", 0)
+    monkeypatch.setattr(warm, "PATIENCE", 20)
     DirectoryRing.create(str(tmp_path / "ring"))
     ring = DirectoryRing(str(tmp_path / "ring"))
 
     async def body(server: ValkeyServer) -> None:
         def app() -> Perdure:
             url = f"sqlite:///{tmp_path}/s.db"
-            return Perdure(url, stream=server.url, stream_prefix=f"heads-{os.getpid()}", warm=7, keyring=ring)
+            return Perdure(url, stream=server.url, stream_prefix=f"heads-{os.getpid()}", warm=70, keyring=ring)
 
         async with app() as here, here.working():
             run = await here.start(answers, "plainly", id="one")
@@ -134,7 +136,7 @@ def test_another_process_reads_an_end_from_redis_and_from_the_store_when_it_is_g
             head = await run.head()
         names = server.do("KEYS", "*:head*").decode().split()[2::2]
         assert len(names) == 1
-        assert 0 < int(server.do("PTTL", names[0])[1:]) <= 7000
+        assert 0 < int(server.do("PTTL", names[0])[1:]) <= 70_000
         stored = server.do("GET", names[0])
         assert b"plainly" not in stored and b"so it is" not in stored
         async with app() as there:

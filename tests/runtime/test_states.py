@@ -17,6 +17,7 @@ from perdure.runtime import backends
 from perdure.runtime.callers import states
 from perdure.runtime.run import Run
 from perdure.runtime.settings import Settings
+from perdure.streams.redis import warm
 from perdure.testing.servers.valkey import ValkeyServer
 from tests.http.test_api import People
 
@@ -80,7 +81,11 @@ def test_only_what_was_written_since_is_read(tmp_path: Path, monkeypatch: pytest
     asyncio.run(body())
 
 
-def test_a_state_is_warm_for_another_process_and_may_vanish(redis_url: str, tmp_path: Path) -> None:
+def test_a_state_is_warm_for_another_process_and_may_vanish(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "PATIENCE", 20)
+
     async def body() -> None:
         options = {"stream": redis_url, "stream_prefix": f"states-{os.getpid()}"}
         here, there = (Perdure(f"sqlite:///{tmp_path}/s.db", **options) for _ in range(2))
@@ -117,8 +122,11 @@ async def ending(how: str) -> int:
     return 60
 
 
-def test_what_has_ended_is_read_as_before_when_nothing_is_left_but_the_log(tmp_path: Path) -> None:
+def test_what_has_ended_is_read_as_before_when_nothing_is_left_but_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hot and warm states are gone, and so are the processes that had them."""
+    monkeypatch.setattr(warm, "PATIENCE", 20)
     ways = ("", "/state", "/log", "/result", "/why", "/state?at=30")
 
     async def read(app: Perdure) -> list[bytes]:
@@ -132,7 +140,7 @@ def test_what_has_ended_is_read_as_before_when_nothing_is_left_but_the_log(tmp_p
 
     async def body(server: ValkeyServer) -> None:
         def app() -> Perdure:
-            return Perdure(f"sqlite:///{tmp_path}/s.db", stream=server.url, warm=7)
+            return Perdure(f"sqlite:///{tmp_path}/s.db", stream=server.url, warm=70)
 
         async with app() as here, here.working():
             runs = {how: await here.start(ending, how, id=how) for how in ("ends", "fails", "stops")}
@@ -144,7 +152,7 @@ def test_what_has_ended_is_read_as_before_when_nothing_is_left_but_the_log(tmp_p
             before = await read(here)
             kept = server.do("KEYS", "*:state*").decode().split()[2::2]
             assert len(kept) == 3
-            assert all(0 < int(server.do("PTTL", key)[1:]) <= 7000 for key in kept), "the time to live is a setting"
+            assert all(0 < int(server.do("PTTL", key)[1:]) <= 70_000 for key in kept), "the time to live is a setting"
         server.do("FLUSHALL")
         async with app() as there:
             assert await read(there) == before

@@ -16,16 +16,18 @@ from perdure.streams.redis.wires import Command
 
 #: How long it is left alone after a failure, in seconds.
 OFF = 1.0
+#: What connecting, asking and answering may take together, in seconds: the store has the answer, too.
+PATIENCE = 0.2
 
 
 class WarmCache:
-    """Bytes by key, with a time to live; `timeout` is for connecting, asking and answering together."""
+    """Bytes by key, with a time to live."""
 
-    def __init__(self, url: str, *, prefix: str = "perdure", timeout: float = 0.2) -> None:
+    def __init__(self, url: str, *, prefix: str = "perdure", timeout: float | None = None) -> None:
         check_prefix(prefix)
         self._prefix = prefix
-        self._timeout = timeout
-        self._server = Server(url, timeout)
+        self._timeout = PATIENCE if timeout is None else timeout
+        self._server = Server(url, self._timeout)
         self._off_until = float("-inf")
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
