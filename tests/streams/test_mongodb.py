@@ -15,6 +15,7 @@ from perdure.runtime.backends import connect
 from perdure.stores.mongodb import MongoStore
 from perdure.stores.mongodb.address import read_address
 from perdure.streams import mongodb as module
+from perdure.streams.board import Note, decode
 from perdure.streams.mongodb import LONGEST, MongoStream, notes_of
 from perdure.testing.contract import StreamContract
 from perdure.testing.proxy import Proxy
@@ -158,8 +159,8 @@ def test_whoever_is_overtaken_looks(emptied_mongodb: str, monkeypatch: pytest.Mo
 def test_much_is_sent_in_several_notes_and_what_is_too_long_is_dropped() -> None:
     queues = [f"q{n}" for n in range(450)]
     hints = [Hint(f"acme/{n}", to="w1") for n in range(250)] + [Hint("x" * LONGEST, to="w1")]
-    notes = [module._decode(note) for note in notes_of(queues, hints)]
+    notes = [decode(note) for note in notes_of(Note(queues, hints))]
     assert [queue for note in notes for queue in note.queues] == queues
     assert [hint for note in notes for hint in note.hints] == hints[:-1]
     assert len(notes) == 3
-    assert list(notes_of([], [])) == []
+    assert list(notes_of(Note([], []))) == []

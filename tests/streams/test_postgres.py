@@ -12,7 +12,8 @@ import pytest
 from perdure.core.records import Hint
 from perdure.ports import Stream
 from perdure.stores.postgres.address import read_address
-from perdure.streams import postgres as module
+from perdure.streams import board, postgres as module
+from perdure.streams.board import Note, decode
 from perdure.streams.postgres import PAYLOAD, PostgresStream, payloads
 from perdure.testing.contract import StreamContract
 from perdure.testing.proxy import Proxy
@@ -210,7 +211,7 @@ def test_a_connection_that_the_driver_finds_in_disorder_is_made_again(
 
 
 def test_what_waits_for_a_server_has_a_bound(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING", 10)
+    monkeypatch.setattr(board, "WAITING", 10)
 
     async def scenario() -> None:
         async with wire(postgres) as proxy:
@@ -218,7 +219,8 @@ def test_what_waits_for_a_server_has_a_bound(postgres: str, monkeypatch: pytest.
         async with opened(postgres, "w1", port=port) as stream:
             for number in range(100):
                 await stream.publish([Hint(f"acme/{number}", to="w2")])
-            assert [hint.key for hint in stream._hints] == [f"acme/{number}" for number in range(90, 100)]
+            assert stream._board is not None
+            assert [hint.key for hint in stream._board.take().hints] == [f"acme/{number}" for number in range(90, 100)]
 
     asyncio.run(scenario())
 
@@ -226,14 +228,14 @@ def test_what_waits_for_a_server_has_a_bound(postgres: str, monkeypatch: pytest.
 def test_payloads_are_short_enough_and_complete() -> None:
     queues = [f"queue-{number}" for number in range(600)]
     hints = [Hint(f"acme/{number:0200}", to="w2") for number in range(200)]
-    parts = list(payloads(queues, hints))
+    parts = list(payloads(Note(queues, hints)))
     assert all(len(part.encode()) <= PAYLOAD for part in parts)
-    notes = [module._decode(part) for part in parts]
+    notes = [decode(part) for part in parts]
     assert [queue for note in notes for queue in note.queues] == queues
     assert [hint for note in notes for hint in note.hints] == hints
 
 
 def test_a_hint_that_fits_into_no_notification_is_dropped() -> None:
     small = Hint("acme/one", to="w2")
-    [part] = payloads([], [Hint("x" * 8000, to="w2"), small])
-    assert module._decode(part).hints == [small]
+    [part] = payloads(Note([], [Hint("x" * 8000, to="w2"), small]))
+    assert decode(part).hints == [small]

@@ -50,7 +50,7 @@ class StreamContract:
                 await stream.close()
 
     async def got(self, stream: Stream, limit: int = 100) -> list[Hint]:
-        hints = await asyncio.wait_for(stream.receive(limit), 5)
+        hints = await asyncio.wait_for(stream.receive(limit), 20)
         await stream.ack(hints)
         return list(hints)
 
@@ -173,6 +173,28 @@ class StreamContract:
         stream = await opened("w1", "default")
         await stream.close()
         await stream.close()
+
+    def test_a_stream_is_opened_again_on_another_event_loop(self) -> None:
+        """Also if something was left unread when it was closed."""
+        here, there = asyncio.run(self.make_streams(2))
+
+        async def meet(me: str, count: int, *hints: Hint) -> None:
+            """A worker receives so many of these, and goes."""
+            await here.open(me, ["default", "other"])
+            await there.open(f"client of {me}", [])
+            try:
+                await there.publish(hints)
+                received: set[Hint] = set()
+                async with asyncio.timeout(20):
+                    while len(received.intersection(self.elsewhere(*hints))) < count:
+                        received.update(await self.got(here, 1))
+                assert (here.trouble, there.trouble) == ("", "")
+            finally:
+                await here.close()
+                await there.close()
+
+        asyncio.run(meet("w1", 1, Hint(ONE, "default"), Hint(TWO, "other")))
+        asyncio.run(meet("w2", 2, Hint(THREE, "default"), Hint("acme/four", "other")))
 
     @scenario
     async def test_a_cancelled_receive_loses_nothing(self, opened: Opened) -> None:
