@@ -196,7 +196,8 @@ class Twinned(Protocol):
     def twin(self) -> Store:
         """Another Store on the same data, with connections of its own, to be opened and closed by itself.
 
-        It belongs to the event loop that opens it, so a thread with a loop of its own can go on when this one cannot.
+        Only while this one is open. It belongs to the event loop that opens it, so a thread with a loop of its own can
+        go on when this one cannot.
         """
         ...
 

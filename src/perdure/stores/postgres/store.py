@@ -71,6 +71,7 @@ class PostgresStore:
         self._last = self._told = 0
         self._asked = float("-inf")
         self._sql = Statements(f'"{self.address.schema}"')
+        self._prepared = False  # by the store of which this is a twin
         self._make_lines()
 
     def _make_lines(self) -> None:
@@ -87,14 +88,17 @@ class PostgresStore:
 
     async def open(self) -> None:
         self._make_lines()  # a store may be opened again, on another event loop
-        await self._apart(self._prepare)
+        if not self._prepared:
+            await self._apart(self._prepare)
 
     async def close(self) -> None:
         for lines in (self._work, self._calls, self._reads, self._guests):
             await lines.close()
 
     def twin(self) -> PostgresStore:
-        return PostgresStore(self._url, clock=self._clock)
+        other = PostgresStore(self._url, clock=self._clock)
+        other._prepared = True
+        return other
 
     async def _prepare(self, connection: Connection) -> None:
         await migrations.inspect(connection, self.address)
