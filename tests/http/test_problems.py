@@ -322,3 +322,20 @@ def test_every_error_has_a_type_that_stays(kind: type[BaseException]) -> None:
     assert (problem.status == 500) is not known
     assert problem.title == (kind.__name__ if known else "Internal")
     assert problem.type.startswith("urn:perdure:problem:") and problem.type == problem.type.lower()
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00"])
+def test_a_time_that_is_outside_of_all_calendars_in_utc_is_refused(time: str) -> None:
+    async def main(door: Door) -> None:
+        await door("POST", E, BEGIN)
+        said = time.replace("+", "%2B")
+        for path in (
+            f"/v1/executions?after={said}",
+            f"/v1/executions?before={said}",
+            f"/v1/executions/h1/state?at={said}",
+        ):
+            told(await door("GET", path), 422, "invalid-value", path.partition("?")[0])
+        for path, body in (("/v1/executions/h1/pause", {"until": time}), ("/v1/executions/h1/resume", {"at": time})):
+            told(await door("POST", path, body), 422, "invalid-value", path)
+
+    served(main)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import pytest
 
 from perdure import Perdure, action, event, workflow
 from perdure.core.records import Commit, End, Held, Hint, HoldAnswer, Mail, Outcome, Park
@@ -17,6 +18,12 @@ from perdure.streams.memory import MemoryStream
 @workflow(name="late-mail-waits")
 async def waits() -> str:
     return await event("late-mail-word", str)
+
+
+@workflow(name="late-mail-waits-twice")
+async def waits_twice() -> None:
+    await event("late-mail-word", str)
+    await event("late-mail-word", str)
 
 
 class Slow(MemoryStore):
@@ -65,6 +72,84 @@ def test_it_is_told_at_once_and_once() -> None:
     asyncio.run(body())
 
 
+class Overtaken(Slow):
+    """What is in a mailbox is told when nobody is there any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+        self.holds = 0
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        self.holds += 1
+        return await super().hold(keys, me, lease, known)
+
+    async def mail(self, keys: Sequence[str]) -> dict[str, list[Mail]]:
+        boxes = await super().mail(keys)
+        self.asked.set()
+        await self.let_go.wait()
+        return boxes
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        if any(one.done for one in group):
+            await self.asked.wait()
+        return await super().commit(group, grace)
+
+
+@pytest.mark.parametrize("in_the_answer", [True, False])
+def test_it_is_told_at_once_also_if_its_execution_was_let_go_of_before_anybody_could_say_so(
+    in_the_answer: bool,
+) -> None:
+    async def body() -> None:
+        store, stream = Overtaken(), MemoryStream()
+        async with Perdure(store, stream=stream, grace=60) as app, app.working() as worker:
+
+            async def meanwhile(key: str) -> None:
+                if not in_the_answer:  # to another question, which comes too early
+                    await stream.publish([Hint(key, "default")])
+                    await store.asked.wait()
+                await run.send("late-mail-word", "hello")
+                await store.asked.wait()
+                await asyncio.sleep(0.01)  # and the hint has come
+
+            store.meanwhile = meanwhile
+            run = await app.start(waits)
+            async with asyncio.timeout(5):
+                await store.asked.wait()
+                while worker.residents:
+                    await asyncio.sleep(0.001)
+                store.let_go.set()
+                assert await run.result() == "hello"
+
+    asyncio.run(body())
+
+
+def test_nobody_is_held_once_more_for_mail_that_is_folded_already() -> None:
+    async def body() -> None:
+        store, stream = Overtaken(), MemoryStream()
+        async with Perdure(store, stream=stream, grace=60, linger=0) as app, app.working() as worker:
+            run = await app.start(waits_twice)
+            store.let_go.set()
+            assert await run.until("waiting", timeout=10)
+            store.asked.clear()
+            store.let_go.clear()
+            await run.send("late-mail-word", "hello")  # the hold brings it; the look below finds it as well
+            while not worker.residents:
+                await asyncio.sleep(0)
+            await stream.publish([Hint(run.key, "default")])
+            await store.asked.wait()
+            while worker.residents:
+                await asyncio.sleep(0.001)
+            holds = store.holds
+            store.let_go.set()
+            await asyncio.sleep(0.1)
+            assert store.holds == holds
+
+    asyncio.run(body())
+
+
 made: Counter[str] = Counter()
 
 
@@ -77,6 +162,38 @@ async def lingers(what: str) -> None:
 @workflow(name="late-mail-asks")
 async def asks(what: str) -> None:
     await lingers(what)
+
+
+class Answering(MemoryStore):
+    """Between a hold and its answer there is time for somebody to send."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        answers = await super().hold(keys, me, lease, known)
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()  # type: ignore[misc]
+        return answers
+
+
+def test_mail_that_comes_after_the_answer_to_a_hold_is_fetched_when_it_is_here() -> None:
+    async def body() -> None:
+        store = Answering()
+        async with Perdure(store, stream=MemoryStream(), grace=0) as outside:
+            run = await outside.start(asks, "for a while")  # is due, and not hinted
+
+            async def meanwhile() -> None:
+                await app.get(run.id).cancel(now=True)
+                await asyncio.sleep(0.01)  # and the hint has come
+
+            store.meanwhile = meanwhile
+            async with Perdure(store, stream=MemoryStream(), grace=60) as app, app.working():
+                assert await app.get(run.id).until("cancelled", timeout=5)
+
+    asyncio.run(body())
 
 
 class OneByOne(MemoryStore):

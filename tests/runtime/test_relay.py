@@ -176,6 +176,40 @@ def test_places_that_are_spared_for_what_is_due_are_given_to_hints_if_nobody_can
     asyncio.run(scenario())
 
 
+class Unheard(MemoryStream):
+    """Brings only the hints of one execution to those who take them; all others have got lost."""
+
+    def __init__(self, heard: str) -> None:
+        super().__init__()
+        self.heard = heard
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await super().publish([hint for hint in hints if hint.ended or self.heard in hint.key])
+
+
+def test_hints_get_places_though_what_is_due_would_fill_all_of_them() -> None:
+    count = 200
+
+    async def scenario() -> int:
+        Gate.opened = asyncio.Event()
+        store = MemoryStore()
+        async with Perdure(store, stream=Unheard("nobody"), grace=0) as outside:
+            flood = [await outside.start(relayed_behind_a_gate) for _ in range(count)]  # all of them are due
+            app = Perdure(store, stream=Unheard("hinted"), resident=2, grace=30, linger=0, probe=30)
+            async with app, app.working() as worker:
+                while not worker.rooms.spared:
+                    await asyncio.sleep(0.001)
+                hinted = [await app.start(relayed_steps, id=f"hinted-{number}") for number in range(4)]
+                Gate.opened.set()
+                await asyncio.gather(*(run.result(timeout=60) for run in hinted))
+                ended = [await run.status() for run in flood].count("completed")
+                await asyncio.gather(*(run.result(timeout=60) for run in flood))
+                return ended
+
+    before = asyncio.run(scenario())
+    assert before < count / 2, f"{before} of {count} that were due went before 4 that were hinted"
+
+
 class Tenants(Claims):
     """To look who is suspended takes its time, once somebody waits for that."""
 
@@ -242,6 +276,27 @@ def test_a_worker_whose_write_has_hung_takes_what_is_hinted_however_the_write_we
             assert run.key not in worker.residents
             store.refuses.set()
             await run.result(timeout=10)
+
+    asyncio.run(scenario())
+
+
+def test_after_a_write_that_hung_places_that_were_spared_meanwhile_are_given_away_at_once() -> None:
+    async def scenario() -> None:
+        store = Overtaxed()
+        app = Perdure(store, stream=Unheard("h"), resident=2, lease=0.3, grace=30, probe=30, probe_idle=0.1)
+        async with app, Perdure(store, stream=Unheard("nobody"), grace=0) as outside, app.working() as worker:
+            store.hung = (await app.start(relayed_steps, id="hangs")).key
+            async with asyncio.timeout(10):
+                while worker.rooms.free() > 0:
+                    await asyncio.sleep(0.01)
+                due = await outside.start(relayed_steps, id="due")
+                while not worker.rooms.spared:
+                    await asyncio.sleep(0.01)
+            run = await app.start(relayed_steps, id="hinted")
+            await asyncio.sleep(0.1)
+            store.refuses.set()
+            await run.result(timeout=5)
+            await app.get(due.id).result(timeout=5)
 
     asyncio.run(scenario())
 

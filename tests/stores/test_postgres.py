@@ -689,6 +689,15 @@ async def play_reads(store: PostgresStore, connection: Any, keys: list[str]) -> 
 # In the caller's transaction
 
 
+def test_what_is_best_for_the_callers_statements_is_left_to_the_planner(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, store.transaction() as mine:
+            for name in BY_INDEX:
+                assert await mine.fetchval(f"show {name}") == "on"
+
+    asyncio.run(scenario())
+
+
 def test_a_start_in_a_transaction_exists_if_it_commits(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres) as store, session(postgres, search_path="public") as mine:

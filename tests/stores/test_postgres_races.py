@@ -257,6 +257,17 @@ def test_two_claims_at_once_share_out_what_is_due(postgres: str) -> None:
     play(postgres, 2, body)
 
 
+def test_a_claim_waits_for_no_row_that_somebody_has_locked(postgres: str) -> None:
+    async def body(one: PostgresStore, two: PostgresStore) -> None:
+        await one.start([begin(ONE), begin(TWO)], 0)
+        async with one.transaction() as connection:
+            await hold_in(one, connection, ONE)
+            async with asyncio.timeout(5):
+                assert [due.key for due in await two.claim(QUEUES, DEFINITIONS, 10, GRACE)] == [TWO]
+
+    play(postgres, 2, body)
+
+
 def test_what_has_changed_while_a_verb_waited_for_its_lock_is_looked_at_again(postgres: str) -> None:
     async def body(one: PostgresStore, two: PostgresStore, three: PostgresStore) -> None:
         await one.start([begin(ONE)], GRACE)

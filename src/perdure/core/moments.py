@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from perdure.errors import InvalidValue
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -26,4 +28,7 @@ def to_micros(moment: datetime) -> int:
     >>> to_micros(datetime(2030, 3, 17, 17, 46, 40, 1, UTC))
     1900000000000001
     """
-    return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    try:
+        return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    except OverflowError:  # in its own zone it has a year
+        raise InvalidValue(f"{moment} is no time that can be used: in UTC its year is not between 1 and 9999") from None

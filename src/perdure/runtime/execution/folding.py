@@ -39,6 +39,10 @@ class Mailbox:
                 self.letters.append(letter)
         return len(self._seen) > before
 
+    def lacks(self, letters: Iterable[Mail]) -> bool:
+        """Whether there is one among them that was not seen here."""
+        return any(letter.id not in self._seen for letter in letters)
+
     def offer(self, versions: Sequence[Described]) -> None:
         """Other versions of its definition, for letters that ask for them."""
         for one in versions:

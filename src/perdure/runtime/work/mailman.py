@@ -2,7 +2,8 @@
 
 Rules kept here: whoever may have mail is looked up in the store, all of them at once; what is being held is asked again
 when it is here, for its mail may have come after the answer; a look that failed is repeated, and so is one of whose
-answer something may be folded by now, because the execution was let go of and held again meanwhile.
+answer something may be folded by now, because the execution was let go of and held again meanwhile. Mail for one that
+was let go of before it could be told is hinted once more: whoever told of it has told nobody else.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from perdure.core.records import Mail
+from perdure.core.records import Hint, Mail
 from perdure.errors import StoreError
-from perdure.ports import Store
+from perdure.ports import Store, Stream
 from perdure.runtime.definitions.published import Published
 from perdure.runtime.execution.migration import asked_for
 from perdure.runtime.execution.resident import Resident
@@ -23,22 +24,25 @@ from perdure.runtime.work.rooms import Rooms
 class Floor(Protocol):
     """What the mailman needs of the worker."""
 
+    @property
+    def me(self) -> str: ...
     def now(self) -> int: ...
     def ring(self, resident: Resident) -> None: ...
 
 
 class Mailman:
-    def __init__(self, floor: Floor, rooms: Rooms, store: Store, published: Published) -> None:
+    def __init__(self, floor: Floor, rooms: Rooms, store: Store, stream: Stream, published: Published) -> None:
         self._floor = floor
         self._rooms = rooms
         self._store = store
+        self._stream = stream
         self._published = published
-        self._mailed: set[str] = set()
+        self._mailed: dict[str, Resident | None] = {}  # with who was here under this key when it was said
         self._bell = asyncio.Event()
 
     def call(self, key: str) -> None:
         """There may be mail for this execution."""
-        self._mailed.add(key)
+        self._mailed[key] = self._rooms.residents.get(key)
         self._bell.set()
 
     def call_round(self) -> None:
@@ -53,25 +57,33 @@ class Mailman:
     async def fetch_mail(self) -> None:
         await self._bell.wait()
         self._bell.clear()
-        residents = self._rooms.residents
-        tokens = {key: residents[key].token for key in self._mailed if key in residents}
-        self._mailed.intersection_update(self._rooms.holding)
-        if not tokens:
+        residents, holding = self._rooms.residents, self._rooms.holding
+        asked: dict[str, Resident] = {}
+        for key, there in self._mailed.items():
+            if (resident := residents.get(key) or (None if key in holding else there)) is not None:
+                asked[key] = resident
+        self._mailed = {key: there for key, there in self._mailed.items() if key in holding}
+        if not asked:
             return
+        tokens = {key: resident.token for key, resident in asked.items()}
         try:
-            boxes = await self._store.mail(list(tokens))
+            boxes = await self._store.mail(list(asked))
             await self._offer_versions(boxes)
         except StoreError:
-            self._mailed.update(tokens)
+            self._mailed.update(asked)
             self._bell.set()
             raise
-        for key, token in tokens.items():
-            if (resident := residents.get(key)) is None:
-                continue
-            if resident.token == token:
+        missed: list[Hint] = []
+        for key, asker in asked.items():
+            resident = residents.get(key)
+            if resident is not None and resident.token == tokens[key]:
                 self._deliver(resident, boxes.get(key, ()))
-            else:
+            elif resident is not None:
                 self.call(key)
+            elif asker.mailbox.lacks(boxes.get(key, ())):
+                missed.append(Hint(key, asker.queue, to=self._floor.me))
+        if missed:
+            await self._stream.publish(missed)
 
     def _deliver(self, resident: Resident, letters: Sequence[Mail]) -> None:
         fresh = resident.mailbox.deliver(letters)

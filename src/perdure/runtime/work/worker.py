@@ -79,7 +79,7 @@ class Worker:
         self.attempts.counted = self.metrics.attempted
         self._resting = Resting(store)
         self._quotas = Quotas(self, store, self._resting)
-        self._mailman = Mailman(self, self.rooms, store, published)
+        self._mailman = Mailman(self, self.rooms, store, stream, published)
         waits = self._resting, self._quotas
         self._intake = Intake(self, self.rooms, *waits, store, stream, registry, published, self._mailman, ended)
         self._relay = Relay(self, self.rooms, *waits, store, stream, registry, clock, self._intake, self._mailman)
