@@ -30,6 +30,11 @@ async def naps() -> None:
         await event("never")
 
 
+@workflow(name="why-sleeps")
+async def sleeps() -> None:
+    await asyncio.sleep(9_000 * 365 * 86400)
+
+
 @workflow(name="why-parent")
 async def parent() -> None:
     await asyncio.sleep(5)
@@ -59,6 +64,13 @@ async def only(run: Run[Any], kind: str) -> tuple[Why, Reason]:
 
 def after(began: datetime, seconds: float) -> datetime:
     return began + timedelta(seconds=seconds)
+
+
+async def test_a_timer_that_no_calendar_reaches_is_told_of(world: World) -> None:
+    run = await world.start(sleeps)
+    await world.settle()
+    _, reason = await only(run, "timer")
+    assert reason.until is not None and reason.until.year == 9999
 
 
 async def test_an_event_is_waited_for_since_it_was_asked_for(world: World) -> None:

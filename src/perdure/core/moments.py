@@ -11,15 +11,16 @@ from perdure.errors import InvalidValue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def moment(micros: int) -> datetime:
-    """The datetime, in UTC.
+    """The datetime, in UTC; of what comes after the year 9999, the last moment of that.
 
     >>> moment(1_900_000_000_000_001).isoformat()
     '2030-03-17T17:46:40.000001+00:00'
     """
-    return _EPOCH + timedelta(microseconds=micros)
+    return _EPOCH + timedelta(microseconds=min(micros, _LAST))
 
 
 def to_micros(moment: datetime) -> int:
