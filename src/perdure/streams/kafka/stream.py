@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core.records import Hint
-from perdure.errors import SettingsError, UsageError
+from perdure.errors import SettingsError
+from perdure.streams.desk import DeskStream
 from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.kafka.hand import Hand, Part
@@ -54,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Note).decode
 
 
-class KafkaStream:
+class KafkaStream(DeskStream["_Desk"]):
     """A Stream through the brokers at `url`: kafka://HOST:9092,HOST2:9092, or kafkas:// for TLS.
 
     A queue's topic is made with `shards` partitions. `batch` hints are read at once, twice as many may be in the
@@ -83,51 +84,9 @@ class KafkaStream:
         self._shards = shards
         self._pace = Pace(batch, block, idle, TIMEOUT)
         self._reclaim = reclaim
-        self._desk: _Desk | None = None
 
-    async def open(self, me: str, queues: Sequence[str]) -> None:
-        desk = _Desk(self._address, self._names, self._shards, self._pace, self._reclaim, me, queues)
-        try:
-            await desk.open()
-        except BaseException:
-            await desk.close()
-            raise
-        self._desk = desk
-
-    async def close(self) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            await desk.close()
-
-    @property
-    def carries(self) -> bool:
-        return self._desk is not None and not self._desk.health.trouble
-
-    @property
-    def trouble(self) -> str:
-        return "" if self._desk is None else self._desk.health.trouble
-
-    @property
-    def lost(self) -> int:
-        """Hints that could not be sent since the stream was opened."""
-        return 0 if self._desk is None else self._desk.sender.lost
-
-    async def listen(self, key: str) -> None:
-        if self._desk is not None:
-            self._desk.listen(key)
-
-    async def publish(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.publish(hints)
-
-    async def receive(self, limit: int) -> Sequence[Hint]:
-        if self._desk is None:
-            raise UsageError("the stream is not open: nothing can be received")
-        return await self._desk.receive(limit)
-
-    async def ack(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.ack(hints)
+    def _new_desk(self, me: str, queues: Sequence[str]) -> _Desk:
+        return _Desk(self._address, self._names, self._shards, self._pace, self._reclaim, me, queues)
 
 
 class _Desk:
@@ -185,6 +144,9 @@ class _Desk:
         if not self._opened.is_set():
             self.health.bad("news", "Kafka does not answer")
 
+    async def leave(self) -> None:
+        pass  # the threads say goodbye when they end
+
     async def close(self) -> None:
         """Send what waits, say goodbye to the group, and wait for neither for long."""
         self.inbox.close()
@@ -199,7 +161,7 @@ class _Desk:
 
     # What the worker and the client ask for
 
-    def listen(self, key: str) -> None:
+    async def listen(self, key: str) -> None:
         self._heard.add(_channel(key))
 
     def publish(self, hints: Sequence[Hint]) -> None:

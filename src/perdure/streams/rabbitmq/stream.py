@@ -13,7 +13,8 @@ from contextlib import suppress
 
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
-from perdure.errors import SettingsError, UsageError
+from perdure.errors import SettingsError
+from perdure.streams.desk import DeskStream
 from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.rabbitmq.address import Address, read_address
@@ -30,7 +31,7 @@ NEAR = 100
 FAREWELL = 2.0
 
 
-class RabbitStream:
+class RabbitStream(DeskStream["_Desk"]):
     """A Stream through the RabbitMQ at `url`: amqp://USER:PASSWORD@HOST/VHOST, or amqps:// for TLS.
 
     Up to `batch` messages of each queue are in the worker's hands. What a worker was given and did not ack goes to
@@ -53,54 +54,9 @@ class RabbitStream:
         if batch < 1 or lease <= 0 or (idle is not None and idle <= 0):
             raise SettingsError("batch, lease and idle of a RabbitMQ stream must be above zero")
         self._pace = Pace(batch, lease, 2 * lease if idle is None else idle)
-        self._desk: _Desk | None = None
 
-    async def open(self, me: str, queues: Sequence[str]) -> None:
-        desk = _Desk(self._address, self._names, self._pace, me, queues)
-        try:
-            await desk.open()
-        except BaseException:
-            await desk.close()
-            raise
-        self._desk = desk
-
-    async def close(self) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            try:
-                await desk.leave()
-            finally:
-                await desk.close()
-
-    @property
-    def carries(self) -> bool:
-        return self._desk is not None and not self._desk.health.trouble
-
-    @property
-    def trouble(self) -> str:
-        return "" if self._desk is None else self._desk.health.trouble
-
-    @property
-    def lost(self) -> int:
-        """Messages that could not be sent since the stream was opened."""
-        return 0 if self._desk is None else self._desk.sender.lost
-
-    async def listen(self, key: str) -> None:
-        if self._desk is not None:
-            await self._desk.receiver.listen(key)
-
-    async def publish(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.publish(hints)
-
-    async def receive(self, limit: int) -> Sequence[Hint]:
-        if self._desk is None:
-            raise UsageError("the stream is not open: nothing can be received")
-        return await self._desk.receiver.take(limit)
-
-    async def ack(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.receiver.ack(self._desk.hand.give(hints))
+    def _new_desk(self, me: str, queues: Sequence[str]) -> _Desk:
+        return _Desk(self._address, self._names, self._pace, me, queues)
 
 
 class _Desk:
@@ -145,6 +101,15 @@ class _Desk:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def listen(self, key: str) -> None:
+        await self.receiver.listen(key)
+
+    async def receive(self, limit: int) -> Sequence[Hint]:
+        return await self.receiver.take(limit)
+
+    def ack(self, hints: Sequence[Hint]) -> None:
+        self.receiver.ack(self.hand.give(hints))
 
     def publish(self, hints: Sequence[Hint]) -> None:
         me = self.inbox.me

@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from perdure.core.behalf import for_everybody
 from perdure.core.records import Hint
-from perdure.errors import SettingsError, UsageError
+from perdure.errors import SettingsError
+from perdure.streams.desk import DeskStream
 from perdure.streams.health import Health
 from perdure.streams.inbox import Inbox
 from perdure.streams.redis.agreement import look_round
@@ -35,7 +36,7 @@ NEAR = 100
 log = logging.getLogger("perdure.streams")
 
 
-class RedisStream:
+class RedisStream(DeskStream["_Desk"]):
     """A Stream through the Redis at `url`: redis://, rediss://, redis+cluster:// or rediss+cluster://.
 
     `batch` hints are read at once, twice as many may be in the worker's hands; a read waits for `block` seconds.
@@ -60,54 +61,9 @@ class RedisStream:
         if batch < 1 or block <= 0 or lease <= 0:
             raise SettingsError("batch, block and lease of a Redis stream must be above zero")
         self._pace = Pace(batch, block, lease, 2 * lease if idle is None else idle)
-        self._desk: _Desk | None = None
 
-    async def open(self, me: str, queues: Sequence[str]) -> None:
-        desk = _Desk(self._url, self._keys, self._pace, me, queues)
-        try:
-            await desk.open()
-        except BaseException:
-            await desk.close()
-            raise
-        self._desk = desk
-
-    async def close(self) -> None:
-        desk, self._desk = self._desk, None
-        if desk is not None:
-            try:
-                await desk.leave()
-            finally:
-                await desk.close()
-
-    @property
-    def carries(self) -> bool:
-        return self._desk is not None and not self._desk.health.trouble
-
-    @property
-    def trouble(self) -> str:
-        return "" if self._desk is None else self._desk.health.trouble
-
-    @property
-    def lost(self) -> int:
-        """Hints that could not be sent since the stream was opened."""
-        return 0 if self._desk is None else self._desk.sender.lost
-
-    async def listen(self, key: str) -> None:
-        if self._desk is not None:
-            await self._desk.news.listen(key)
-
-    async def publish(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.publish(hints)
-
-    async def receive(self, limit: int) -> Sequence[Hint]:
-        if self._desk is None:
-            raise UsageError("the stream is not open: nothing can be received")
-        return await self._desk.inbox.take(limit)
-
-    async def ack(self, hints: Sequence[Hint]) -> None:
-        if self._desk is not None:
-            self._desk.ack(hints)
+    def _new_desk(self, me: str, queues: Sequence[str]) -> _Desk:
+        return _Desk(self._url, self._keys, self._pace, me, queues)
 
     async def lengths(self) -> dict[str, int]:
         """The entries in each queue that is served here, for metrics; nothing while Redis is out of reach."""
@@ -173,6 +129,12 @@ class _Desk:
         await end(self._tasks)
         for server in (self._server, self._reading, self._hearing):
             await server.hang_up()
+
+    async def listen(self, key: str) -> None:
+        await self.news.listen(key)
+
+    async def receive(self, limit: int) -> Sequence[Hint]:
+        return await self.inbox.take(limit)
 
     def publish(self, hints: Sequence[Hint]) -> None:
         free: list[Hint] = []  # for whoever is free
