@@ -125,6 +125,23 @@ def test_one_that_gets_stuck_again_says_so(dead: Callable[..., Page], stick: Cal
     expect(row).to_contain_text("2 times")
 
 
+def test_what_was_redriven_is_redriven_also_if_nobody_answers_after_it(
+    dead: Callable[..., Page], stick: Callable[..., None], watch: Watch
+) -> None:
+    watch.allow("status of 503")
+    stick("buy", "unseen-1")
+    page = dead()
+    expect(page.get_by_role("row", name="unseen-1")).to_be_visible()
+    page.route("**/v1/dead?*", lambda route: route.fulfill(status=503, body="{}"))
+    page.get_by_role("button", name="Redrive unseen-1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/v1/dead?*")
+    expect(page.get_by_role("row", name="unseen-1")).to_contain_text("2 times")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_all_that_fit_are_named_before_they_are_redriven(
     dead: Callable[..., Page], stick: Callable[..., None], module_served: Served
 ) -> None:

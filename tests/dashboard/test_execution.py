@@ -338,6 +338,22 @@ def test_what_is_refused_is_told_and_nothing_typed_is_lost(start: Callable[..., 
     status(page, "completed")
 
 
+def test_what_was_taken_is_done_also_if_nobody_answers_after_it(
+    start: Callable[..., str], page: Page, watch: Watch
+) -> None:
+    watch.allow("status of 503")
+    start("waits", "hal")
+    page.route("**/why", lambda route: route.fulfill(status=503, body="{}"))
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    field(page, "payload").fill('"bye"')
+    done(page, "Send")
+    expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/why")
+    status(page, "completed")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_what_comes_from_executions_is_text_and_never_markup(start: Callable[..., str], page: Page) -> None:
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     id = start("fails", evil, status="failed")

@@ -43,7 +43,7 @@ export async function dead(visit) {
     const done = await post(`v1/dead/${which.verb}`, body);
     if (which === REDRIVE) for (const id of done.done) redriven.set(id, versions.get(id));
     say(outcome(which, done));
-    await load();
+    await visit.attempt(load);
   };
   const all = async (which) => {
     told.replaceChildren();
