@@ -354,6 +354,18 @@ def test_what_was_taken_is_done_also_if_nobody_answers_after_it(
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_what_is_open_grows_older_also_if_nothing_new_comes(start: Callable[..., str], page: Page) -> None:
+    page.clock.install()
+    start("sleeps")
+    row = page.locator(".gantt")
+    expect(row).to_contain_text("left")
+    name = page.locator(".gantt .name").element_handle()
+    page.clock.fast_forward("10:00")
+    expect(row).to_contain_text(re.compile(r"10 min( \d+ s)?, 23 h \d+ min left"))
+    expect(page.get_by_text(re.compile(r"^10 min( \d+ s)? in all"))).to_be_visible()
+    assert name.evaluate("one => one.isConnected"), "it was drawn anew although nothing is new"
+
+
 def test_what_comes_from_executions_is_text_and_never_markup(start: Callable[..., str], page: Page) -> None:
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     id = start("fails", evil, status="failed")
