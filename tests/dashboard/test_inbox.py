@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.cli.asking import ask
 from tests.dashboard.conftest import PATIENCE_MS
@@ -187,6 +187,52 @@ def test_a_page_tells_what_others_have_done_and_keeps_what_was_typed(
     ask(module_served.address, f"/v1/tasks/{id}/complete", {"value": {"approved": False}}, keys["bob"])
     expect(ann.get_by_text("bob has completed it.")).to_be_visible()
     expect(ann.get_by_label("comment")).to_have_value("half a sen")
+
+
+def test_an_answer_that_is_late_is_not_shown_instead_of_a_newer_one(enter: Enter, begin: Callable[..., str]) -> None:
+    id = begin("overtaken")
+    ann = enter("ann", f"/{id}")
+    looks = f"**/v1/tasks/{id}"
+    looked: list[Route] = []
+
+    def look(route: Route) -> None:
+        looked.append(route)
+        if len(looked) == 1:
+            route.continue_()
+
+    ann.route(looks, look)
+    with ann.expect_request(lambda one: one.url.endswith(id) and len(looked) == 1):  # the second
+        ann.reload()
+    claim = ann.get_by_role("button", name="Claim")
+    expect(claim).to_be_visible()
+    old = looked[1].fetch()
+    claim.click()
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()
+    with ann.expect_request(looks):  # the third: then the second is over
+        looked[1].fulfill(response=old)
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()
+
+
+def test_a_verdict_that_comes_twice_is_taken_for_one(enter: Enter, begin: Callable[..., str]) -> None:
+    ann = enter("ann", f"/{begin('twice')}")
+    claims: list[Route] = []
+    ann.route("**/claim?*", lambda route: claims.append(route), times=1)
+    ann.get_by_role("button", name="Claim").click()
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()  # by the answer to the second time that it asks
+    releases: list[Route] = []
+    asked: list[str] = []
+    ann.on("request", lambda one: asked.append(one.url) if "/release?" in one.url else None)
+    ann.route("**/release?*", lambda route: releases.append(route))
+    with ann.expect_request(
+        lambda one: "/release?" in one.url and len(asked) == 2
+    ):  # it waits for this verdict, and asks for it again
+        ann.get_by_role("button", name="Release").click()
+        with ann.expect_response("**/claim?*"):
+            claims[0].continue_()
+    expect(ann.get_by_role("button", name="Release")).to_be_disabled()
+    for one in releases:
+        one.continue_()
+    expect(ann.get_by_role("button", name="Claim")).to_be_visible()
 
 
 def test_who_leaves_a_form_half_filled_in_is_asked(enter: Enter, begin: Callable[..., str]) -> None:
