@@ -82,7 +82,9 @@ class Visit {
 
   /** Change the query of the address, which shows the view again. */
   ask(query) {
-    location.hash = asking(query);
+    const wanted = asking(query);
+    if (location.hash === wanted) dispatchEvent(new HashChangeEvent("hashchange")); // to see what is new
+    else location.hash = wanted;
   }
 
   /** Change the query of the address to what is shown already. */
