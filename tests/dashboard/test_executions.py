@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.cli.asking import ask
 from tests.cli.conftest import SHOP
+from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
 
@@ -81,6 +82,13 @@ def test_further_pages_are_added(listed: Page, module_served: Served) -> None:
     listed.get_by_role("button", name="More").click()
     expect(rows).to_have_count(60)
     expect(listed.get_by_role("button", name="More")).to_have_count(0)
+
+
+def test_an_observer_is_offered_to_find_by_nothing_that_is_data(page: Page, module_served: Served) -> None:
+    open_view(page, module_served, "#/executions", "observer")
+    expect(page.get_by_label("Workflow")).to_be_visible()
+    for name in ("Tag", "Correlation id"):
+        expect(page.get_by_label(name)).to_have_count(0)
 
 
 def test_an_execution_is_started_and_shown(listed: Page, module_served: Served, watch: Watch) -> None:
