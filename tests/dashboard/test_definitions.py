@@ -196,7 +196,16 @@ def test_code_is_offered_to_be_started_and_says_what_it_takes(page: Page, module
     dialog.get_by_label("one is made if there is none").fill("echo-1")
     dialog.get_by_role("button", name="Start").click()
     expect(page.get_by_role("heading", level=1, name="echo-1")).to_be_visible()
-    assert module_served.ask("/v1/executions/echo-1/result?wait=15s")["result"] == "mine"
+    assert module_served.ask("/v1/executions/echo-1/result?wait=30s")["result"] == "mine"
+
+
+def test_a_picture_that_is_cut_off_is_a_server_that_does_not_answer(
+    page: Page, module_served: Served, open_as: Open
+) -> None:
+    publish(module_served, "torn")
+    page.add_init_script("Response.prototype.blob = () => Promise.reject(new TypeError('network error'))")
+    open_as("#/definitions/torn")
+    expect(page.get_by_role("alert")).to_contain_text("the server does not answer")
 
 
 def test_a_definition_that_is_not_there_is_told(page: Page, watch: Watch, open_as: Open) -> None:
