@@ -24,7 +24,7 @@ def filled(module_served: Served) -> Served:
 
 
 def begin(served: Served, id: str) -> None:
-    served.ask("/v1/executions?wait=15s", {"workflow": "fulfil", "id": id, "args": [{"item": "teapot"}]})
+    served.ask("/v1/executions?wait=30s", {"workflow": "fulfil", "id": id, "args": [{"item": "teapot"}]})
 
 
 def test_acts_are_shown_the_newest_first(page: Page, filled: Served) -> None:

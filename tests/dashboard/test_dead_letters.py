@@ -49,7 +49,7 @@ def stick(module_served: Served) -> Callable[..., None]:
     def stick(workflow: str, *ids: str) -> None:
         for id in ids:
             args = ["bank-" + id] if workflow == "buy" else []
-            module_served.ask("/v1/executions?wait=15s", {"workflow": workflow, "id": id, "args": args})
+            module_served.ask("/v1/executions?wait=30s", {"workflow": workflow, "id": id, "args": args})
             assert status(module_served, id) == "stuck"
 
     return stick
@@ -111,7 +111,7 @@ def test_one_that_is_mended_and_redriven_goes_on(
     expect(page.get_by_text("mend-1: to be tried again")).to_be_visible()
     expect(page.get_by_role("row", name="mend-1")).to_have_count(0)
     expect(page.get_by_role("row", name="mend-2")).to_be_visible()
-    assert module_served.ask("/v1/executions/mend-1/result?wait=15s")["result"] == "paid"
+    assert module_served.ask("/v1/executions/mend-1/result?wait=30s")["result"] == "paid"
     assert "it has opened" in str(module_served.ask("/v1/executions/mend-1/log"))
 
 
@@ -174,7 +174,7 @@ def test_a_purge_says_what_it_does_and_ends_those_that_fit(
     expect(dialog).to_contain_text("ends as cancelled")
     dialog.get_by_role("button", name="Purge").click()
     expect(page.get_by_text("nothing is stuck")).to_be_visible()
-    assert status(module_served, "gone-1") == "cancelled"
+    assert module_served.ask("/v1/executions/gone-1/result?wait=30s")["status"] == "cancelled"
     assert status(module_served, "gone-2") == "stuck"
 
 

@@ -139,6 +139,7 @@ def test_input_is_changed_in_the_form_in_which_it_was_given(
     dialog.locator("[name=value]").fill(json.dumps(changed))
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator("aside")).to_contain_text(changed[0] if workflow == "echo" else "blue")
     assert module_served.ask(f"/v1/schedules/of-{workflow}")["args"] == kept
 
 
@@ -223,6 +224,7 @@ def test_it_is_ended_and_found_among_those_that_have_ended(page: Page, module_se
     open_view(page, module_served, "#/schedules/leaving")
     act(page, "End", "End it")
     expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    expect(page.locator("main:not([aria-busy])")).to_be_visible()  # or the list is not there yet
     expect(page.get_by_role("link", name="leaving")).to_have_count(0)
     assert "leaving" not in [one["name"] for one in module_served.ask("/v1/schedules")["schedules"]]
     page.get_by_label("Also those that have ended").check()

@@ -167,7 +167,7 @@ def test_who_does_not_sign_in_again_is_led_to_the_door(page: Page, module_served
 
 
 def test_a_viewer_sees_all_and_is_offered_nothing(page: Page, module_served: Served) -> None:
-    ask(module_served.address, "/v1/executions?wait=15s", ORDER, module_served.key)
+    ask(module_served.address, "/v1/executions?wait=30s", ORDER, module_served.key)
     made = module_served.run("keys", "create", "eve", "--role", "viewer")
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{made['secret']}')")
     page.goto(f"{module_served.address}/dashboard/#/executions")
@@ -181,7 +181,7 @@ def test_a_viewer_sees_all_and_is_offered_nothing(page: Page, module_served: Ser
 
 
 def test_an_observer_sees_what_happens_and_no_data(page: Page, module_served: Served) -> None:
-    ask(module_served.address, "/v1/executions?wait=15s", ORDER, module_served.key)
+    ask(module_served.address, "/v1/executions?wait=30s", ORDER, module_served.key)
     made = module_served.run("keys", "create", "olga", "--role", "observer")
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{made['secret']}')")
     page.goto(f"{module_served.address}/dashboard/#/executions/order-1")
