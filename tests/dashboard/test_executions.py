@@ -200,6 +200,18 @@ def test_a_name_with_odd_characters_leads_to_its_page(listed: Page, module_serve
     expect(listed.locator("aside")).to_contain_text("hi")
 
 
+def test_a_long_id_leaves_room_for_what_is_beside_it(listed: Page, module_served: Served) -> None:
+    begin(module_served, "echo", "long-" + "o" * 195, "hi", tags=["long"])
+    begin(module_served, "echo", "of-ordinary-length-2030-01-01", "hi", tags=["long"])
+    listed.goto(f"{module_served.address}/dashboard/#/executions?tag=long")
+    expect(listed.locator("tbody tr")).to_have_count(2)
+    for row in listed.locator("tbody tr").all():
+        expect(row.locator(".badge")).to_be_in_viewport()
+        expect(row.get_by_text('"hi"')).to_be_in_viewport()
+    ordinary = listed.get_by_role("link", name="of-ordinary-length")
+    assert ordinary.evaluate("one => one.getClientRects().length") == 1
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(2 * 86400 - 5, "in 2 d"), (3598, "in 1 h"), (1800, "in 30 min"), (-90, "2 min ago"), (-5, "5 s ago"), (0, "now")],
