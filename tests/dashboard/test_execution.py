@@ -15,7 +15,7 @@ from tests.dashboard.watching import Watch
 
 FLOWS = '''
 import asyncio
-from perdure import Retry, action, event, workflow
+from perdure import Breaker, External, Retry, action, event, workflow
 
 
 @action
@@ -31,6 +31,11 @@ async def never() -> None:
 @action(retries=Retry(attempts=0, first="1h"))
 async def later() -> None:
     raise ConnectionError("no route to the bank")
+
+
+@action(retries=Retry(attempts=0, first="1h"), breaker=Breaker(failures=1, pause="1h"))
+async def broken() -> None:
+    raise External("the bank is ill")
 
 
 @action(timeout="1h")
@@ -71,6 +76,11 @@ async def sticks() -> None:
 @workflow
 async def retries() -> None:
     await later()
+
+
+@workflow
+async def breaks() -> None:
+    await broken()
 
 
 @workflow
@@ -152,6 +162,27 @@ def test_every_attempt_is_a_bar(start: Callable[..., str], page: Page) -> None:
     expect(page.get_by_text("no route to the bank")).to_be_visible()
     expect(page.locator(".gantt rect.failed")).to_have_count(1)
     expect(page.locator(".gantt .badge")).to_have_text("retrying")
+
+
+def test_an_action_whose_attempts_are_spent_is_stuck_until_it_is_tried_again(
+    start: Callable[..., str], page: Page
+) -> None:
+    start("sticks", status="stuck")
+    expect(page.locator(".gantt .badge")).to_have_text("stuck")
+    verb(page, "Retry")
+    done(page, "Retry")
+    expect(page.locator(".gantt rect.failed")).to_have_count(2)
+    expect(page.locator(".gantt .badge")).to_have_text("stuck")
+
+
+def test_what_is_put_off_by_an_open_circuit_is_no_attempt(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    module_served.ask("/v1/executions?wait=30s", {"workflow": "breaks", "id": "breaks-first", "args": []})
+    id = start("breaks")
+    assert module_served.ask(f"/v1/executions/{id}/log/2")["data"]["put_off"] == 1
+    expect(page.locator(".gantt .badge")).to_have_text("retrying")
+    expect(page.locator(".gantt rect")).to_have_class("retrying")
 
 
 def test_the_log_grows_and_has_the_data_of_each_event(

@@ -50,8 +50,12 @@ class Rows {
         this.row(ref, of.name, time);
         break;
       case "ActionAttempted":
-        this.bar(this.row(ref, of.name, time), of.began, time, "failed");
-        this.row(ref).status = of.due ? "retrying" : "stuck";
+        if (of.put_off) this.row(ref, of.name, time); // an open circuit let it make none
+        else this.bar(this.row(ref, of.name, time), of.began, time, "failed");
+        this.row(ref).status = of.spent ? "stuck" : "retrying";
+        break;
+      case "Redriven":
+        for (const row of this.open.values()) if (row.status === "stuck") row.status = "retrying";
         break;
       case "ActionSettled":
         this.bar(this.row(ref, of.name, time), of.began, time, of.error ? "failed" : "completed");
