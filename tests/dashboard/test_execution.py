@@ -79,6 +79,19 @@ async def retries() -> None:
 
 
 @workflow
+async def cleans() -> None:
+    try:
+        await event("never", str)
+    finally:
+        await event("clean")
+
+
+@workflow
+async def leaves() -> None:
+    await cleans()
+
+
+@workflow
 async def breaks() -> None:
     await broken()
 
@@ -258,6 +271,22 @@ def test_children_and_parents_lead_to_each_other(start: Callable[..., str], page
     expect(page.get_by_role("heading", name=f"{id}.2")).to_be_visible()
     page.locator("aside").get_by_role("link", name=id).click()
     expect(page.get_by_role("heading", name=id, exact=True)).to_be_visible()
+
+
+def test_children_that_go_on_when_their_parent_has_ended_are_shown_as_they_are(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("leaves")
+    page.get_by_role("tab", name="Children").click()
+    child = page.locator("tbody .badge")
+    expect(child).to_have_text("waiting")
+    module_served.ask(f"/v1/executions/{id}/cancel", {"now": True})
+    status(page, "cancelled")
+    expect(child).to_have_text("waiting")
+    with page.expect_response("**/v1/executions?parent=*"):
+        pass  # it is still asked what became of it
+    module_served.ask(f"/v1/executions/{id}.1/events", {"name": "clean"})
+    expect(child).to_have_text("cancelled")
 
 
 #: In each status, the verbs that have an effect; an event is none for what has ended.

@@ -38,7 +38,7 @@ export async function execution(visit) {
     await pause(SETTLE);
     const now = await load();
     await fill(now);
-    over = ENDED.includes(now.one.status);
+    over = rests(now.one);
   });
   /** What a verb has done is done, whether that can be looked at now or not. */
   const renewed = () => visit.attempt(again);
@@ -60,13 +60,14 @@ export async function execution(visit) {
   const tabs = tabs_of(visit, path, known);
   const wanted = visit.query.get("tab");
   const chosen = tabs.find(([name]) => name === wanted) || tabs[0];
+  const rests = (one) => ENDED.includes(one.status) && chosen[0] !== "children"; // which may go on without it
   const bar = h("div", { class: "tabs", role: "tablist" }, tabs.map(([name, text]) =>
     button(text, () => visit.ask({ tab: name }), { role: "tab", "aria-selected": String(name === chosen[0]) }),
   ));
   const middle = h("div", {}, why, h("section", { class: "card" }, bar, tab));
   visit.show(head, h("div", { class: "beside" }, middle, h("aside", {}, about)));
   fill = await chosen[2](tab, known);
-  over = ENDED.includes(known.one.status);
+  over = rests(known.one);
   visit.every(REFRESH, again);
   if (reads && !over) follow(visit, id, known.one.version, renewed);
 }
