@@ -207,6 +207,17 @@ def test_a_picture_that_is_cut_off_is_a_server_that_does_not_answer(
     expect(page.get_by_role("alert")).to_contain_text("the server does not answer")
 
 
+def test_an_example_goes_with_what_it_is_of(page: Page, watch: Watch, open_as: Open) -> None:
+    watch.allow("404")
+    open_as("#/executions")
+    page.get_by_role("button", name="Start").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Workflow").fill("echo")
+    expect(dialog.get_by_label("Input")).to_have_value('[\n  "hello"\n]')
+    dialog.get_by_label("Workflow").fill("of-others")
+    expect(dialog.get_by_label("Input")).to_have_value("[]")
+
+
 def test_a_definition_that_is_not_there_is_told(page: Page, watch: Watch, open_as: Open) -> None:
     watch.allow("404")
     open_as("#/definitions/nothing")
