@@ -103,6 +103,19 @@ def test_a_key_is_rotated_and_both_secrets_are_good_for_a_while(page: Page, modu
     expect(history.locator("tr", has_text="rotated")).to_contain_text("ui")
 
 
+def test_the_keyboard_stays_with_the_key_that_was_rotated(page: Page, module_served: Served) -> None:
+    module_served.made_key("keyboard", "viewer")
+    open_view(page, module_served, "#/keys")
+    rotate = page.locator("tr", has_text="keyboard").get_by_role("button", name="Rotate")
+    rotate.press("Enter")
+    page.get_by_role("dialog").get_by_role("button", name="Rotate").press("Enter")
+    expect(page.get_by_text("it cannot be seen again")).to_be_visible()
+    module_served.made_key("another", "viewer")
+    page.get_by_role("dialog").get_by_role("button", name="Close").press("Enter")
+    expect(page.locator("tr", has_text="another")).to_be_visible()  # the list has come anew
+    expect(rotate).to_be_focused()
+
+
 def test_a_secret_is_shown_also_if_nobody_answers_after_it(page: Page, module_served: Served, watch: Watch) -> None:
     watch.allow("status of 503")
     open_view(page, module_served, "#/keys")

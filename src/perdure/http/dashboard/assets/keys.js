@@ -82,8 +82,8 @@ function about(one) {
 function verbs(visit, one, again, look = "") {
   if (one.status !== "active") return [];
   return [
-    button("Rotate", () => rotate(one, again), { class: look }),
-    button("Revoke", () => revoke(visit, one, again), { class: `danger ${look}` }),
+    button("Rotate", () => rotate(one, again), { class: look, "aria-label": `Rotate ${one.id}` }),
+    button("Revoke", () => revoke(visit, one, again), { class: `danger ${look}`, "aria-label": `Revoke ${one.id}` }),
   ];
 }
 
