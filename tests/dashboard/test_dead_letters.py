@@ -159,6 +159,20 @@ def test_all_that_fit_are_named_before_they_are_redriven(
     expect(page.get_by_role("row", name="all-3")).to_contain_text("once")
 
 
+def test_a_button_for_all_stays_there_while_the_list_changes(
+    dead: Callable[..., Page], stick: Callable[..., None]
+) -> None:
+    stick("buy", "stays-1")
+    page = dead("?workflow=buy")
+    redrive = page.get_by_role("button", name="Redrive all that fit")
+    redrive.focus()
+    pressed = redrive.element_handle()
+    stick("buy", "stays-2")
+    expect(page.get_by_role("row", name="stays-2")).to_be_visible()
+    assert pressed.evaluate("one => one.isConnected")
+    expect(redrive).to_be_focused()
+
+
 def test_a_purge_says_what_it_does_and_ends_those_that_fit(
     dead: Callable[..., Page], stick: Callable[..., None], module_served: Served
 ) -> None:
