@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.cli.asking import ask
 from tests.dashboard.opening import open_view
@@ -397,6 +397,23 @@ def test_what_is_refused_is_told_and_nothing_typed_is_lost(start: Callable[..., 
     field(page, "payload").fill('"bye"')
     done(page, "Send")
     status(page, "completed")
+
+
+def test_what_is_refused_after_the_dialog_was_closed_is_told(
+    start: Callable[..., str], page: Page, watch: Watch
+) -> None:
+    watch.allow("status of 422")
+    start("waits", "ian")
+    held: list[Route] = []
+    page.route("**/events", lambda route: held.append(route))
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    with page.expect_request("**/events"):
+        page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    held[0].fulfill(status=422, json={"detail": "word is no longer taken"})
+    expect(page.get_by_role("status")).to_have_text("word is no longer taken")
 
 
 def test_what_was_taken_is_done_also_if_nobody_answers_after_it(

@@ -103,6 +103,25 @@ def test_a_key_is_rotated_and_both_secrets_are_good_for_a_while(page: Page, modu
     expect(history.locator("tr", has_text="rotated")).to_contain_text("ui")
 
 
+def test_a_secret_is_shown_also_to_whom_the_dialog_was_closed_meanwhile(page: Page, module_served: Served) -> None:
+    open_view(page, module_served, "#/keys")
+    held: list[Route] = []
+    page.route("**/v1/keys", lambda route: held.append(route) if route.request.method == "POST" else route.continue_())
+    page.get_by_role("button", name="Create").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("hurried")
+    with page.expect_request(lambda one: one.method == "POST"):
+        dialog.get_by_role("button", name="Create").click()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    held[0].continue_()
+    expect(dialog.get_by_text("it cannot be seen again")).to_be_visible()
+    assert good(module_served, shown_secret(page))
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator("tr", has_text="hurried")).to_be_visible()
+
+
 def test_the_keyboard_stays_with_the_key_that_was_rotated(page: Page, module_served: Served) -> None:
     module_served.made_key("keyboard", "viewer")
     open_view(page, module_served, "#/keys")
