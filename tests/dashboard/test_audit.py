@@ -24,7 +24,7 @@ def filled(module_served: Served) -> Served:
 
 
 def begin(served: Served, id: str) -> None:
-    served.ask("/v1/executions?wait=15s", {"workflow": "fulfil", "id": id, "args": [{"item": "teapot"}]})
+    served.ask("/v1/executions?wait=30s", {"workflow": "fulfil", "id": id, "args": [{"item": "teapot"}]})
 
 
 def test_acts_are_shown_the_newest_first(page: Page, filled: Served) -> None:
@@ -62,6 +62,18 @@ def test_times_limit_what_is_found_and_stay_in_their_fields(page: Page, filled: 
     page.get_by_label("After").fill("2020-01-01T10:30:15")
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_role("link", name="executions.cancel")).to_be_visible()
+
+
+def test_who_asks_for_the_same_again_sees_what_is_new(page: Page, filled: Served) -> None:
+    begin(filled, "order-4")
+    filled.ask("/v1/executions/order-4/pause", {})
+    open_view(page, filled, "#/audit?target=order-4")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(1)
+    filled.ask("/v1/executions/order-4/cancel", {})
+    page.get_by_role("button", name="Find").click()
+    expect(rows).to_have_count(2)
+    expect(page.get_by_label("Target")).to_have_value("order-4")
 
 
 def test_further_pages_are_added(page: Page, filled: Served) -> None:

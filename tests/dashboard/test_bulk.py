@@ -16,7 +16,7 @@ def begin(served: Served, tag: str, count: int, workflow: str = "fulfil") -> lis
     for id in ids:
         args = [{"item": "teapot"}] if workflow == "fulfil" else ["no"]
         body = {"workflow": workflow, "id": id, "args": args, "tags": [tag]}
-        served.ask("/v1/executions?wait=15s", body)
+        served.ask("/v1/executions?wait=30s", body)
     return ids
 
 
@@ -72,7 +72,7 @@ def test_an_event_is_sent_to_all_and_asked_for_only_then(page: Page, module_serv
     dialog.get_by_role("button", name="Send packed to 2 executions").click()
     expect(dialog.get_by_text("2 done of 2 executions found")).to_be_visible()
     for id in ids:
-        assert module_served.ask(f"/v1/executions/{id}/result?wait=15s")["result"] == "shipped p-1"
+        assert module_served.ask(f"/v1/executions/{id}/result?wait=30s")["result"] == "shipped p-1"
 
 
 def test_what_failed_is_told_and_the_list_has_it_too(page: Page, module_served: Served) -> None:

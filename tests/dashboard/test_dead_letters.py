@@ -49,7 +49,7 @@ def stick(module_served: Served) -> Callable[..., None]:
     def stick(workflow: str, *ids: str) -> None:
         for id in ids:
             args = ["bank-" + id] if workflow == "buy" else []
-            module_served.ask("/v1/executions?wait=15s", {"workflow": workflow, "id": id, "args": args})
+            module_served.ask("/v1/executions?wait=30s", {"workflow": workflow, "id": id, "args": args})
             assert status(module_served, id) == "stuck"
 
     return stick
@@ -111,7 +111,7 @@ def test_one_that_is_mended_and_redriven_goes_on(
     expect(page.get_by_text("mend-1: to be tried again")).to_be_visible()
     expect(page.get_by_role("row", name="mend-1")).to_have_count(0)
     expect(page.get_by_role("row", name="mend-2")).to_be_visible()
-    assert module_served.ask("/v1/executions/mend-1/result?wait=15s")["result"] == "paid"
+    assert module_served.ask("/v1/executions/mend-1/result?wait=30s")["result"] == "paid"
     assert "it has opened" in str(module_served.ask("/v1/executions/mend-1/log"))
 
 
@@ -123,6 +123,23 @@ def test_one_that_gets_stuck_again_says_so(dead: Callable[..., Page], stick: Cal
     row = page.get_by_role("row", name="again-1")
     expect(row).to_contain_text("It was redriven, and got stuck again.")
     expect(row).to_contain_text("2 times")
+
+
+def test_what_was_redriven_is_redriven_also_if_nobody_answers_after_it(
+    dead: Callable[..., Page], stick: Callable[..., None], watch: Watch
+) -> None:
+    watch.allow("status of 503")
+    stick("buy", "unseen-1")
+    page = dead()
+    expect(page.get_by_role("row", name="unseen-1")).to_be_visible()
+    page.route("**/v1/dead?*", lambda route: route.fulfill(status=503, body="{}"))
+    page.get_by_role("button", name="Redrive unseen-1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/v1/dead?*")
+    expect(page.get_by_role("row", name="unseen-1")).to_contain_text("2 times")
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_all_that_fit_are_named_before_they_are_redriven(
@@ -142,6 +159,20 @@ def test_all_that_fit_are_named_before_they_are_redriven(
     expect(page.get_by_role("row", name="all-3")).to_contain_text("once")
 
 
+def test_a_button_for_all_stays_there_while_the_list_changes(
+    dead: Callable[..., Page], stick: Callable[..., None]
+) -> None:
+    stick("buy", "stays-1")
+    page = dead("?workflow=buy")
+    redrive = page.get_by_role("button", name="Redrive all that fit")
+    redrive.focus()
+    pressed = redrive.element_handle()
+    stick("buy", "stays-2")
+    expect(page.get_by_role("row", name="stays-2")).to_be_visible()
+    assert pressed.evaluate("one => one.isConnected")
+    expect(redrive).to_be_focused()
+
+
 def test_a_purge_says_what_it_does_and_ends_those_that_fit(
     dead: Callable[..., Page], stick: Callable[..., None], module_served: Served
 ) -> None:
@@ -157,7 +188,7 @@ def test_a_purge_says_what_it_does_and_ends_those_that_fit(
     expect(dialog).to_contain_text("ends as cancelled")
     dialog.get_by_role("button", name="Purge").click()
     expect(page.get_by_text("nothing is stuck")).to_be_visible()
-    assert status(module_served, "gone-1") == "cancelled"
+    assert module_served.ask("/v1/executions/gone-1/result?wait=30s")["status"] == "cancelled"
     assert status(module_served, "gone-2") == "stuck"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.cli.asking import ask
 from tests.dashboard.opening import open_view
@@ -15,7 +15,7 @@ from tests.dashboard.watching import Watch
 
 FLOWS = '''
 import asyncio
-from perdure import Retry, action, event, workflow
+from perdure import Breaker, External, Retry, action, event, workflow
 
 
 @action
@@ -31,6 +31,11 @@ async def never() -> None:
 @action(retries=Retry(attempts=0, first="1h"))
 async def later() -> None:
     raise ConnectionError("no route to the bank")
+
+
+@action(retries=Retry(attempts=0, first="1h"), breaker=Breaker(failures=1, pause="1h"))
+async def broken() -> None:
+    raise External("the bank is ill")
 
 
 @action(timeout="1h")
@@ -74,6 +79,24 @@ async def retries() -> None:
 
 
 @workflow
+async def cleans() -> None:
+    try:
+        await event("never", str)
+    finally:
+        await event("clean")
+
+
+@workflow
+async def leaves() -> None:
+    await cleans()
+
+
+@workflow
+async def breaks() -> None:
+    await broken()
+
+
+@workflow
 async def sleeps() -> None:
     await asyncio.sleep(86400)
 
@@ -95,7 +118,7 @@ def start(module_served: Served, page: Page, request: pytest.FixtureRequest) -> 
     def begin(workflow: str, *args: object, status: str = "waiting", **more: object) -> str:
         id = f"{workflow}-{request.node.name[:40]}"
         body = {"workflow": workflow, "id": id, **(more or {"args": list(args)})}
-        code, told = ask(module_served.address, "/v1/executions?wait=15s", body, module_served.key)
+        code, told = ask(module_served.address, "/v1/executions?wait=30s", body, module_served.key)
         assert code == 200, told
         assert told["status"] == status, told
         page.goto(f"{module_served.address}/dashboard/#/executions/{id}")
@@ -154,13 +177,35 @@ def test_every_attempt_is_a_bar(start: Callable[..., str], page: Page) -> None:
     expect(page.locator(".gantt .badge")).to_have_text("retrying")
 
 
+def test_an_action_whose_attempts_are_spent_is_stuck_until_it_is_tried_again(
+    start: Callable[..., str], page: Page
+) -> None:
+    start("sticks", status="stuck")
+    expect(page.locator(".gantt .badge")).to_have_text("stuck")
+    verb(page, "Retry")
+    done(page, "Retry")
+    expect(page.locator(".gantt rect.failed")).to_have_count(2)
+    expect(page.locator(".gantt .badge")).to_have_text("stuck")
+
+
+def test_what_is_put_off_by_an_open_circuit_is_no_attempt(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    module_served.ask("/v1/executions?wait=30s", {"workflow": "breaks", "id": "breaks-first", "args": []})
+    id = start("breaks")
+    assert module_served.ask(f"/v1/executions/{id}/log/2")["data"]["put_off"] == 1
+    expect(page.locator(".gantt .badge")).to_have_text("retrying")
+    expect(page.locator(".gantt rect")).to_have_class("retrying")
+
+
 def test_the_log_grows_and_has_the_data_of_each_event(
     start: Callable[..., str], page: Page, module_served: Served
 ) -> None:
     id = start("waits", "bob")
     page.get_by_role("tab", name="Log").click()
     kinds = page.locator(".log .kind")
-    expect(kinds.first).to_have_text("Started")
+    expect(page.get_by_text("waits for the event word")).to_be_visible()  # it waits for its child as well
+    expect(kinds.last).to_have_text("ChildSettled")
     before = kinds.count()
     ask(module_served.address, f"/v1/executions/{id}/events", {"name": "word", "payload": "bye"}, module_served.key)
     expect(kinds.nth(before)).to_have_text("EventReceived")
@@ -211,7 +256,7 @@ def test_a_machine_is_drawn_where_it_is_and_can_go_on_with_another_version(
     field(page, "name").fill("push")
     done(page, "Send")
     expect(image).not_to_have_attribute("src", before or "")
-    assert image.evaluate("image => image.naturalWidth") > 50
+    expect(image).not_to_have_js_property("naturalWidth", 0)
     verb(page, "Migrate")
     field(page, "version").fill("2")
     done(page, "Migrate")
@@ -226,6 +271,22 @@ def test_children_and_parents_lead_to_each_other(start: Callable[..., str], page
     expect(page.get_by_role("heading", name=f"{id}.2")).to_be_visible()
     page.locator("aside").get_by_role("link", name=id).click()
     expect(page.get_by_role("heading", name=id, exact=True)).to_be_visible()
+
+
+def test_children_that_go_on_when_their_parent_has_ended_are_shown_as_they_are(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("leaves")
+    page.get_by_role("tab", name="Children").click()
+    child = page.locator("tbody .badge")
+    expect(child).to_have_text("waiting")
+    module_served.ask(f"/v1/executions/{id}/cancel", {"now": True})
+    status(page, "cancelled")
+    expect(child).to_have_text("waiting")
+    with page.expect_response("**/v1/executions?parent=*"):
+        pass  # it is still asked what became of it
+    module_served.ask(f"/v1/executions/{id}.1/events", {"name": "clean"})
+    expect(child).to_have_text("cancelled")
 
 
 #: In each status, the verbs that have an effect; an event is none for what has ended.
@@ -338,6 +399,51 @@ def test_what_is_refused_is_told_and_nothing_typed_is_lost(start: Callable[..., 
     status(page, "completed")
 
 
+def test_what_is_refused_after_the_dialog_was_closed_is_told(
+    start: Callable[..., str], page: Page, watch: Watch
+) -> None:
+    watch.allow("status of 422")
+    start("waits", "ian")
+    held: list[Route] = []
+    page.route("**/events", lambda route: held.append(route))
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    with page.expect_request("**/events"):
+        page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    held[0].fulfill(status=422, json={"detail": "word is no longer taken"})
+    expect(page.get_by_role("status")).to_have_text("word is no longer taken")
+
+
+def test_what_was_taken_is_done_also_if_nobody_answers_after_it(
+    start: Callable[..., str], page: Page, watch: Watch
+) -> None:
+    watch.allow("status of 503")
+    start("waits", "hal")
+    page.route("**/why", lambda route: route.fulfill(status=503, body="{}"))
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    field(page, "payload").fill('"bye"')
+    done(page, "Send")
+    expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/why")
+    status(page, "completed")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_is_open_grows_older_also_if_nothing_new_comes(start: Callable[..., str], page: Page) -> None:
+    page.clock.install()
+    start("sleeps")
+    row = page.locator(".gantt")
+    expect(row).to_contain_text("left")
+    name = page.locator(".gantt .name").element_handle()
+    page.clock.fast_forward("10:00")
+    expect(row).to_contain_text(re.compile(r"10 min( \d+ s)?, 23 h \d+ min left"))
+    expect(page.get_by_text(re.compile(r"^10 min( \d+ s)? in all"))).to_be_visible()
+    assert name.evaluate("one => one.isConnected"), "it was drawn anew although nothing is new"
+
+
 def test_what_comes_from_executions_is_text_and_never_markup(start: Callable[..., str], page: Page) -> None:
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     id = start("fails", evil, status="failed")
@@ -360,7 +466,7 @@ def test_what_is_not_there_says_so_and_the_way_back_works(page: Page, module_ser
 def test_it_goes_on_when_the_server_was_away(served: Served, page: Page, watch: Watch) -> None:
     watch.allow("ERR_|network error")
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{served.key}')")
-    ask(served.address, "/v1/executions?wait=15s", {"workflow": "waits", "args": ["gil"], "id": "w"}, served.key)
+    ask(served.address, "/v1/executions?wait=30s", {"workflow": "waits", "args": ["gil"], "id": "w"}, served.key)
     page.goto(f"{served.address}/dashboard/#/executions/w?tab=log")
     expect(page.locator(".log .kind").first).to_have_text("Started")
     served.kill()

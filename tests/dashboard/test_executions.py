@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.cli.asking import ask
 from tests.cli.conftest import SHOP
+from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
 
@@ -33,7 +34,7 @@ def listed(page: Page, module_served: Served) -> Page:
 
 def begin(served: Served, workflow: str, id: str, *args: object, **more: object) -> None:
     body = {"workflow": workflow, "id": id, "args": list(args), **more}
-    code, told = ask(served.address, "/v1/executions?wait=15s", body, served.key)
+    code, told = ask(served.address, "/v1/executions?wait=30s", body, served.key)
     assert code == 200, told
 
 
@@ -83,6 +84,13 @@ def test_further_pages_are_added(listed: Page, module_served: Served) -> None:
     expect(listed.get_by_role("button", name="More")).to_have_count(0)
 
 
+def test_an_observer_is_offered_to_find_by_nothing_that_is_data(page: Page, module_served: Served) -> None:
+    open_view(page, module_served, "#/executions", "observer")
+    expect(page.get_by_label("Workflow")).to_be_visible()
+    for name in ("Tag", "Correlation id"):
+        expect(page.get_by_label(name)).to_have_count(0)
+
+
 def test_an_execution_is_started_and_shown(listed: Page, module_served: Served, watch: Watch) -> None:
     watch.allow("status of 4")
     listed.get_by_role("button", name="Start").click()
@@ -105,6 +113,8 @@ def test_an_execution_is_started_and_shown(listed: Page, module_served: Served, 
 
 
 def test_what_was_done_is_said_also_where_that_leads(listed: Page, module_served: Served) -> None:
+    listed.clock.install()
+    listed.clock.pause_at("2100-01-01")  # however long it takes, it is not over before it was looked at
     listed.get_by_role("button", name="Start").click()
     dialog = listed.get_by_role("dialog")
     dialog.locator("[name=workflow]").fill("echo")
@@ -154,6 +164,7 @@ def test_the_keyboard_stays_where_it_is_when_a_list_comes_anew(listed: Page, mod
     listed.get_by_role("link", name="held-1").focus()
     begin(module_served, "echo", "held-3", "hi", tags=["held"])
     expect(listed.locator("tbody .id")).to_have_text(["held-3", "held-2", "held-1"])
+    expect(listed.locator("tbody .badge")).to_have_text(["completed"] * 3)
     expect(listed.get_by_role("link", name="held-1")).to_be_focused()
     row = listed.locator("tr", has_text="held-1").element_handle()
     for _ in range(2):  # when the second is answered, the first was shown
@@ -187,6 +198,18 @@ def test_a_name_with_odd_characters_leads_to_its_page(listed: Page, module_serve
     listed.get_by_role("link", name=odd).click()
     expect(listed.get_by_role("heading", name=odd)).to_be_visible()
     expect(listed.locator("aside")).to_contain_text("hi")
+
+
+def test_a_long_id_leaves_room_for_what_is_beside_it(listed: Page, module_served: Served) -> None:
+    begin(module_served, "echo", "long-" + "o" * 195, "hi", tags=["long"])
+    begin(module_served, "echo", "of-ordinary-length-2030-01-01", "hi", tags=["long"])
+    listed.goto(f"{module_served.address}/dashboard/#/executions?tag=long")
+    expect(listed.locator("tbody tr")).to_have_count(2)
+    for row in listed.locator("tbody tr").all():
+        expect(row.locator(".badge")).to_be_in_viewport()
+        expect(row.get_by_text('"hi"')).to_be_in_viewport()
+    ordinary = listed.get_by_role("link", name="of-ordinary-length")
+    assert ordinary.evaluate("one => one.getClientRects().length") == 1
 
 
 @pytest.mark.parametrize(

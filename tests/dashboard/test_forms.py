@@ -41,7 +41,7 @@ def drawn(page: Page, module_served: Served, request: pytest.FixtureRequest) -> 
 
     def drawn(schema: Any) -> Locator:
         id = request.node.name.removeprefix("test_")[:40]
-        module_served.ask("/v1/executions?wait=15s", {"workflow": "fill", "id": id, "args": [schema]})
+        module_served.ask("/v1/executions?wait=30s", {"workflow": "fill", "id": id, "args": [schema]})
         page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{module_served.key}')")
         page.goto(f"{module_served.address}/dashboard/#/inbox/{id}.1")
         return page.locator("main form")

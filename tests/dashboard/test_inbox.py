@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.cli.asking import ask
 from tests.dashboard.conftest import PATIENCE_MS
@@ -88,7 +88,7 @@ def begin(module_served: Served) -> Callable[..., str]:
 
     def begin(id: str, workflow: str = "spend", *args: Any) -> str:
         body = {"workflow": workflow, "id": id, "args": list(args) or (["Ada", 42] if workflow == "spend" else [])}
-        module_served.ask("/v1/executions?wait=15s", body)
+        module_served.ask("/v1/executions?wait=30s", body)
         return f"{id}.1"
 
     return begin
@@ -136,7 +136,7 @@ def test_a_task_is_claimed_filled_in_and_completed(
     expect(ann.get_by_text("ann has completed it.")).to_be_visible()
     expect(ann.get_by_text('"comment": "go <b>on</b>"')).to_be_visible()
     expect(ann.get_by_role("button", name="Complete")).to_be_hidden()
-    result = module_served.ask("/v1/executions/do-1/result?wait=15s")
+    result = module_served.ask("/v1/executions/do-1/result?wait=30s")
     assert result["result"] == "True go <b>on</b>"
     ann.get_by_role("link", name="do-1", exact=True).click()
     expect(ann.get_by_role("heading", name="do-1")).to_be_visible()
@@ -161,10 +161,9 @@ def test_of_two_who_claim_one_has_it(enter: Enter, begin: Callable[..., str], mo
     ann, bob = enter("ann", f"/{id}"), enter("bob", f"/{id}", REFUSED)
     # What bob sees stays as it is, so that he can try.
     bob.clock.install()
+    bob.clock.pause_at("2100-01-01")
     bob.reload()
     claim = bob.get_by_role("button", name="Claim")
-    expect(claim).to_be_visible()
-    bob.clock.pause_at("2100-01-01")
     expect(claim).to_be_visible()
     ann.get_by_role("button", name="Claim").click()
     expect(ann.get_by_text("You have claimed it.")).to_be_visible()
@@ -187,6 +186,52 @@ def test_a_page_tells_what_others_have_done_and_keeps_what_was_typed(
     ask(module_served.address, f"/v1/tasks/{id}/complete", {"value": {"approved": False}}, keys["bob"])
     expect(ann.get_by_text("bob has completed it.")).to_be_visible()
     expect(ann.get_by_label("comment")).to_have_value("half a sen")
+
+
+def test_an_answer_that_is_late_is_not_shown_instead_of_a_newer_one(enter: Enter, begin: Callable[..., str]) -> None:
+    id = begin("overtaken")
+    ann = enter("ann", f"/{id}")
+    looks = f"**/v1/tasks/{id}"
+    looked: list[Route] = []
+
+    def look(route: Route) -> None:
+        looked.append(route)
+        if len(looked) == 1:
+            route.continue_()
+
+    ann.route(looks, look)
+    with ann.expect_request(lambda one: one.url.endswith(id) and len(looked) == 1):  # the second
+        ann.reload()
+    claim = ann.get_by_role("button", name="Claim")
+    expect(claim).to_be_visible()
+    old = looked[1].fetch()
+    claim.click()
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()
+    with ann.expect_request(looks):  # the third: then the second is over
+        looked[1].fulfill(response=old)
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()
+
+
+def test_a_verdict_that_comes_twice_is_taken_for_one(enter: Enter, begin: Callable[..., str]) -> None:
+    ann = enter("ann", f"/{begin('twice')}")
+    claims: list[Route] = []
+    ann.route("**/claim?*", lambda route: claims.append(route), times=1)
+    ann.get_by_role("button", name="Claim").click()
+    expect(ann.get_by_text("You have claimed it.")).to_be_visible()  # by the answer to the second time that it asks
+    releases: list[Route] = []
+    asked: list[str] = []
+    ann.on("request", lambda one: asked.append(one.url) if "/release?" in one.url else None)
+    ann.route("**/release?*", lambda route: releases.append(route))
+    with ann.expect_request(
+        lambda one: "/release?" in one.url and len(asked) == 2
+    ):  # it waits for this verdict, and asks for it again
+        ann.get_by_role("button", name="Release").click()
+        with ann.expect_response("**/claim?*"):
+            claims[0].continue_()
+    expect(ann.get_by_role("button", name="Release")).to_be_disabled()
+    for one in releases:
+        one.continue_()
+    expect(ann.get_by_role("button", name="Claim")).to_be_visible()
 
 
 def test_who_leaves_a_form_half_filled_in_is_asked(enter: Enter, begin: Callable[..., str]) -> None:
@@ -221,9 +266,9 @@ def test_who_loses_the_right_meanwhile_is_refused_and_told_why(
     id = begin("lost")
     ann = enter("ann", f"/{id}", REFUSED)
     ann.clock.install()
+    ann.clock.pause_at("2100-01-01")
     ann.reload()
     ann.get_by_label("approved").select_option("yes")
-    ann.clock.pause_at("2100-01-01")
     module_served.ask(f"/v1/tasks/{id}/assign", {"users": ["dora"]})
     ann.get_by_role("button", name="Complete").click()
     expect(ann.get_by_role("alert")).to_have_text(f"task {id} does not take it: it is for dora, not for ann")
@@ -254,7 +299,7 @@ def test_a_task_without_a_form_is_just_completed(
     expect(eve.get_by_text("It asks for nothing but to be completed.")).to_be_visible()
     eve.get_by_role("button", name="Complete").click()
     expect(eve.get_by_text("eve has completed it.")).to_be_visible()
-    assert module_served.ask("/v1/executions/bare/result?wait=15s")["status"] == "completed"
+    assert module_served.ask("/v1/executions/bare/result?wait=30s")["status"] == "completed"
 
 
 def test_an_observer_has_no_inbox_in_the_menu(enter: Enter, module_served: Served) -> None:
@@ -267,7 +312,7 @@ def test_without_a_worker_it_is_said_that_nothing_is_decided_until_it_is(
     page: Page, watch: Watch, served: Served
 ) -> None:
     watch.allow("ERR_CONNECTION|503")
-    served.ask("/v1/executions?wait=15s", {"workflow": "look", "id": "late", "args": []})
+    served.ask("/v1/executions?wait=30s", {"workflow": "look", "id": "late", "args": []})
     served.stop()
     served.start(work=False)
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{served.key}')")

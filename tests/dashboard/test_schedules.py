@@ -139,6 +139,7 @@ def test_input_is_changed_in_the_form_in_which_it_was_given(
     dialog.locator("[name=value]").fill(json.dumps(changed))
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator("aside")).to_contain_text(changed[0] if workflow == "echo" else "blue")
     assert module_served.ask(f"/v1/schedules/of-{workflow}")["args"] == kept
 
 
@@ -203,11 +204,27 @@ def test_a_trigger_that_is_skipped_says_why(page: Page, module_served: Served) -
     assert module_served.ask("/v1/schedules/busy")["skipped"] == 1
 
 
+def test_a_trigger_is_not_asked_for_again_if_nobody_answers_after_it(
+    page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("status of 503")
+    create(module_served, "unanswered", paused=True)
+    open_view(page, module_served, "#/schedules/unanswered")
+    page.route("**/v1/schedules/unanswered", lambda route: route.fulfill(status=503, body="{}"))
+    act(page, "Trigger")
+    expect(page.get_by_role("status")).to_contain_text("starts when a worker has seen it")
+    expect(page.get_by_role("alert")).to_contain_text("503")
+    page.unroute("**/v1/schedules/unanswered")
+    expect(page.locator("tbody .badge", has_text="started")).to_have_count(1)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_it_is_ended_and_found_among_those_that_have_ended(page: Page, module_served: Served) -> None:
     create(module_served, "leaving")
     open_view(page, module_served, "#/schedules/leaving")
     act(page, "End", "End it")
     expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    expect(page.locator("main:not([aria-busy])")).to_be_visible()  # or the list is not there yet
     expect(page.get_by_role("link", name="leaving")).to_have_count(0)
     assert "leaving" not in [one["name"] for one in module_served.ask("/v1/schedules")["schedules"]]
     page.get_by_label("Also those that have ended").check()

@@ -91,7 +91,7 @@ def test_who_has_signed_out_is_shown_nothing_at_any_address(page: Page, module_s
     expect(page.get_by_label("API key or token")).to_have_value("typed")
 
 
-def expired(page: Page, key: str) -> None:
+def expired(page: Page, key: str, what: str = "**/v1/**") -> None:
     """From now on the server refuses whoever shows this key."""
 
     def refuse(route: Route) -> None:
@@ -100,7 +100,7 @@ def expired(page: Page, key: str) -> None:
         else:
             route.continue_()
 
-    page.route("**/v1/**", refuse)
+    page.route(what, refuse)
 
 
 def test_who_signs_in_again_loses_nothing_that_was_typed(page: Page, module_served: Served, watch: Watch) -> None:
@@ -136,6 +136,27 @@ def test_who_signs_in_as_somebody_else_sees_what_those_may_see(page: Page, modul
     expect(page.get_by_role("heading", name="Executions")).to_be_visible()
 
 
+def test_nothing_that_somebody_has_asked_for_is_done_in_the_name_of_somebody_else(
+    page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("status of 401")
+    module_served.ask("/v1/executions?wait=30s", {**ORDER, "id": "order-7"})
+    open_view(page, module_served, "#/executions/order-7")
+    page.get_by_role("button", name="Pause").click()
+    expired(page, module_served.key, "**/pause")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.url) if one.method == "POST" else None)
+    dialog = page.get_by_role("dialog", name="Sign in again")
+    dialog.get_by_label("API key or token").fill(module_served.made_key("boss", "operator"))
+    dialog.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation")).to_contain_text("boss")
+    expect(page.get_by_role("heading", name="order-7")).to_be_visible()
+    expect(page.locator("main:not([aria-busy])")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert sent == []
+
+
 def test_who_does_not_sign_in_again_is_led_to_the_door(page: Page, module_served: Served, watch: Watch) -> None:
     watch.allow("status of 401")
     open_view(page, module_served, "#/executions")
@@ -146,7 +167,7 @@ def test_who_does_not_sign_in_again_is_led_to_the_door(page: Page, module_served
 
 
 def test_a_viewer_sees_all_and_is_offered_nothing(page: Page, module_served: Served) -> None:
-    ask(module_served.address, "/v1/executions?wait=15s", ORDER, module_served.key)
+    ask(module_served.address, "/v1/executions?wait=30s", ORDER, module_served.key)
     made = module_served.run("keys", "create", "eve", "--role", "viewer")
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{made['secret']}')")
     page.goto(f"{module_served.address}/dashboard/#/executions")
@@ -160,7 +181,7 @@ def test_a_viewer_sees_all_and_is_offered_nothing(page: Page, module_served: Ser
 
 
 def test_an_observer_sees_what_happens_and_no_data(page: Page, module_served: Served) -> None:
-    ask(module_served.address, "/v1/executions?wait=15s", ORDER, module_served.key)
+    ask(module_served.address, "/v1/executions?wait=30s", ORDER, module_served.key)
     made = module_served.run("keys", "create", "olga", "--role", "observer")
     page.add_init_script(f"sessionStorage.setItem('perdure-credential', '{made['secret']}')")
     page.goto(f"{module_served.address}/dashboard/#/executions/order-1")

@@ -133,7 +133,7 @@ def test_a_page_of_the_server_opens(page: Page, module_served: Served) -> None:
 
 def test_the_server_knows_its_key_and_works(module_served: Served) -> None:
     module_served.ask("/v1/executions", {"workflow": "echo", "args": ["a"], "id": "one"})
-    assert module_served.ask("/v1/executions/one/result?wait=15s") == {"status": "completed", "result": "a"}
+    assert module_served.ask("/v1/executions/one/result?wait=30s") == {"status": "completed", "result": "a"}
 
 
 def test_a_server_that_was_stopped_comes_back_at_its_address(page: Page, served: Served) -> None:

@@ -43,7 +43,7 @@ export const remove = (path) => sent("DELETE", path);
 /** A picture that the API draws, as an address that an <img> takes. */
 export async function picture(path, { query, body, signal } = {}) {
   const answer = await answered(body === undefined ? "GET" : "POST", path, { query, body, signal });
-  return URL.createObjectURL(await answer.blob());
+  return URL.createObjectURL(await answer.blob().catch((error) => { throw lost(error); }));
 }
 
 /** All that follows `after` in a log, entry by entry, as it is written; ends with the execution, or when it is cut off.

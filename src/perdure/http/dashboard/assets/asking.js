@@ -1,4 +1,6 @@
 // Dialogs: something is asked of the person, then done. What is refused is shown there, and nothing typed is lost.
+//
+// Rule kept here: whoever has closed one before there was an answer is told what came of it all the same.
 
 import { button, h, trouble, wall } from "./dom.js";
 import { parse } from "./exact.js";
@@ -39,6 +41,9 @@ export function ask({ title, text, fields = [], verb = "OK", danger = false, bac
     form.hidden = true;
     dialog.setAttribute("closedby", "none"); // it may be there this once: more than a key is needed to lose it
     dialog.append(shown);
+    if (dialog.open) return;
+    document.body.append(dialog);
+    dialog.showModal();
   };
   const fit = () => {
     for (const { name, only } of fields) {
@@ -48,6 +53,7 @@ export function ask({ title, text, fields = [], verb = "OK", danger = false, bac
   fit();
   form.addEventListener("change", fit);
   dialog.addEventListener("close", () => {
+    if (dialog.open) return; // again, with what came of it
     dialog.remove();
     over();
   });
@@ -66,6 +72,7 @@ export function ask({ title, text, fields = [], verb = "OK", danger = false, bac
       else dialog.close();
     } catch (error) {
       told.replaceChildren(trouble(error));
+      if (!dialog.open) say(error.message);
     } finally {
       go.disabled = false;
     }

@@ -5,7 +5,7 @@
 
 import { post } from "./api.js";
 import { ask, asked, filters, say } from "./asking.js";
-import { button, dim, execution, h, link, table, trouble, when } from "./dom.js";
+import { button, dim, execution, h, link, renew, table, trouble, when } from "./dom.js";
 import { paged } from "./paging.js";
 
 /** Why an execution can be stuck. */
@@ -43,7 +43,7 @@ export async function dead(visit) {
     const done = await post(`v1/dead/${which.verb}`, body);
     if (which === REDRIVE) for (const id of done.done) redriven.set(id, versions.get(id));
     say(outcome(which, done));
-    await load();
+    await visit.attempt(load);
   };
   const all = async (which) => {
     told.replaceChildren();
@@ -61,10 +61,8 @@ export async function dead(visit) {
   const versions = new Map();
   const load = paged(visit, results, "v1/dead", filter, "dead", (found) => {
     for (const one of found) versions.set(one.id, one.version);
-    const many = found.length > 0 ? mayDo : [];
-    verbs.replaceChildren(
-      ...many.map((which) => button(`${which.text} all that fit`, () => all(which), { class: which.danger && "danger" })),
-    );
+    renew(verbs, found.length > 0, () => found.length > 0 && mayDo.map((which) =>
+      button(`${which.text} all that fit`, () => all(which), { class: which.danger && "danger" })));
     return list(found, redriven, (one) =>
       mayDo.map((which) => button(which.text, () => confirm(which, [one.id], (reason) => act(which, { ids: [one.id], reason })), {
         class: which.danger ? "small danger" : "small",

@@ -31,6 +31,17 @@ export async function execution(visit) {
   const about = [h("div"), h("div"), h("div"), h("div")];
   const tab = h("div");
   const current = {}; // what the verbs are about
+  let fill = () => {}; // the tab that is shown is told of what is new
+  let over = false;
+  const again = alone(async () => {
+    if (over) return;
+    await pause(SETTLE);
+    const now = await load();
+    await fill(now);
+    over = rests(now.one);
+  });
+  /** What a verb has done is done, whether that can be looked at now or not. */
+  const renewed = () => visit.attempt(again);
 
   const load = async () => {
     const [one, reasons, state] = await Promise.all([
@@ -39,7 +50,7 @@ export async function execution(visit) {
       reads ? get(`${path}/state`, {}, visit.signal) : null,
     ]);
     Object.assign(current, one);
-    renew(head, [one.status, one.definition], () => title(visit, current, load));
+    renew(head, [one.status, one.definition], () => title(visit, current, renewed));
     renew(why, [one.status, reasons, state?.error], () => reason(one, reasons, state));
     cards_of(one, state).forEach(([from, make], n) => renew(about[n], from, make));
     return { one, state };
@@ -49,22 +60,16 @@ export async function execution(visit) {
   const tabs = tabs_of(visit, path, known);
   const wanted = visit.query.get("tab");
   const chosen = tabs.find(([name]) => name === wanted) || tabs[0];
+  const rests = (one) => ENDED.includes(one.status) && chosen[0] !== "children"; // which may go on without it
   const bar = h("div", { class: "tabs", role: "tablist" }, tabs.map(([name, text]) =>
     button(text, () => visit.ask({ tab: name }), { role: "tab", "aria-selected": String(name === chosen[0]) }),
   ));
   const middle = h("div", {}, why, h("section", { class: "card" }, bar, tab));
   visit.show(head, h("div", { class: "beside" }, middle, h("aside", {}, about)));
-  const fill = await chosen[2](tab, known); // the tab that is shown is told of what is new
-  let over = ENDED.includes(known.one.status);
-  const again = alone(async () => {
-    if (over) return;
-    await pause(SETTLE);
-    const now = await load();
-    await fill(now);
-    over = ENDED.includes(now.one.status);
-  });
+  fill = await chosen[2](tab, known);
+  over = rests(known.one);
   visit.every(REFRESH, again);
-  if (reads && !over) follow(visit, id, known.one.version, () => visit.attempt(again));
+  if (reads && !over) follow(visit, id, known.one.version, renewed);
 }
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));

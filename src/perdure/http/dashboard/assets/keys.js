@@ -1,11 +1,11 @@
 // API keys: listed, made, rotated and revoked; and one of them with what was done to it.
 //
 // Rules kept here: a secret is shown once, in a dialog that is gone with it; it is in no address and in no storage, and
-// nothing here keeps it.
+// nothing here keeps it. It is shown before anything else is asked for, which may fail: all the more of one's own key.
 
 import { get, part, post } from "./api.js";
 import { ask, say, words } from "./asking.js";
-import { badge, button, card, dim, facts, h, link, stamp, table, when } from "./dom.js";
+import { badge, button, card, dim, facts, h, link, renew, stamp, table, when } from "./dom.js";
 
 /** The roles of the API, and what they are for. */
 const ROLES = [
@@ -24,14 +24,15 @@ export async function keys(visit) {
   const results = h("section", { class: "card" });
   const load = async () => {
     const found = await get("v1/keys", {}, visit.signal);
-    results.replaceChildren(table(
+    renew(results, found, () => table(
       ["Key", "Name", "Status", "Roles", "Made", "Expires", "Last used", ""],
-      found.keys.map((one) => row(visit, one, load)),
+      found.keys.map((one) => row(visit, one, again)),
       { empty: "there is no key yet" },
     ));
   };
+  const again = () => visit.attempt(load);
   visit.show(
-    h("header", {}, h("h1", {}, "API keys"), h("div", { class: "grow" }), button("Create", () => create(load), { class: "primary" })),
+    h("header", {}, h("h1", {}, "API keys"), h("div", { class: "grow" }), button("Create", () => create(again), { class: "primary" })),
     results,
   );
   await load();
@@ -55,10 +56,11 @@ export async function key(visit) {
   const body = h("div", { class: "columns" });
   const load = async () => {
     const { key: one, history } = await get(`v1/keys/${part(visit.params.id)}`, {}, visit.signal);
-    head.replaceChildren(h("h1", {}, one.name), badge(one.status), h("div", { class: "grow" }), ...verbs(visit, one, load));
-    const done = [...history].reverse().map(({ at, what, by }) => [stamp(at), what, by]);
-    body.replaceChildren(card("About", about(one)), card("What was done to it", table(["Time (UTC)", "What", "By"], done)));
+    const done = () => [...history].reverse().map(({ at, what, by }) => [stamp(at), what, by]);
+    renew(head, one, () => [h("h1", {}, one.name), badge(one.status), h("div", { class: "grow" }), ...verbs(visit, one, again)]);
+    renew(body, [one, history], () => [card("About", about(one)), card("What was done to it", table(["Time (UTC)", "What", "By"], done()))]);
   };
+  const again = () => visit.attempt(load);
   await load();
   visit.show(head, body);
 }
@@ -80,8 +82,8 @@ function about(one) {
 function verbs(visit, one, again, look = "") {
   if (one.status !== "active") return [];
   return [
-    button("Rotate", () => rotate(one, again), { class: look }),
-    button("Revoke", () => revoke(visit, one, again), { class: `danger ${look}` }),
+    button("Rotate", () => rotate(one, again), { class: look, "aria-label": `Rotate ${one.id}` }),
+    button("Revoke", () => revoke(visit, one, again), { class: `danger ${look}`, "aria-label": `Revoke ${one.id}` }),
   ];
 }
 
@@ -98,9 +100,8 @@ function create(again) {
     { name: "others", label: "Other roles", hint: "with commas between them; those of your business go along with events" },
     { name: "expires", label: "Good for", hint: "as 90d; for ever, if nothing is said" },
   ];
-  ask({ title: "Create an API key", fields, verb: "Create" }, async ({ name, role, others, expires }) => {
+  ask({ title: "Create an API key", fields, verb: "Create", over: again }, async ({ name, role, others, expires }) => {
     const made = await post("v1/keys", { name, roles: [role, ...words(others || "")], expires });
-    await again();
     return secret(made, "");
   });
 }
@@ -111,9 +112,8 @@ function rotate(one, again) {
     { name: "expires", label: "Good for", hint: "from now on, as 90d; as before, if nothing is said" },
   ];
   const text = `${one.name} gets a new secret. A rotation before this one has no overlap any more.`;
-  ask({ title: `Rotate ${one.id}`, text, fields, verb: "Rotate" }, async (values) => {
+  ask({ title: `Rotate ${one.id}`, text, fields, verb: "Rotate", over: again }, async (values) => {
     const made = await post(`v1/keys/${part(one.id)}/rotate`, values);
-    await again();
     return secret(made, ` The one before is good for ${values.overlap} as well.`);
   });
 }

@@ -82,7 +82,9 @@ class Visit {
 
   /** Change the query of the address, which shows the view again. */
   ask(query) {
-    location.hash = asking(query);
+    const wanted = asking(query);
+    if (location.hash === wanted) dispatchEvent(new HashChangeEvent("hashchange")); // to see what is new
+    else location.hash = wanted;
   }
 
   /** Change the query of the address to what is shown already. */
@@ -174,7 +176,7 @@ async function show() {
     if (view === null) throw new Problem(404, { detail: `there is no view ${path}` });
     await view(new Visit(element, params, new URLSearchParams(query || ""), signal));
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError" || (signal.aborted && error instanceof Problem)) return;
     if (error.status === 401) return enter();
     element.replaceChildren(trouble(error), button("Try again", show));
     if (!(error instanceof Problem)) throw error;
@@ -271,7 +273,7 @@ function signInAgain(problem, over) {
     const now = await called();
     const same = now.user === caller.user && now.tenant === caller.tenant;
     caller = now;
-    over(true);
+    over(same); // nobody does in their own name what somebody else has asked for
     if (!same) await show();
   });
 }

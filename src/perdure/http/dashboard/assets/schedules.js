@@ -84,7 +84,7 @@ export async function schedule(visit) {
   };
   const again = async () => {
     await settled(path);
-    await load();
+    await visit.attempt(load);
   };
   await load();
   visit.show(head, body);

@@ -3,7 +3,7 @@
 // Rules kept here: a change sends what was changed and nothing else; times are typed as the clock in the zone of the
 // schedule shows them, wherever whoever types is.
 
-import { get, part, patch, post, remove } from "./api.js";
+import { Problem, get, part, patch, post, remove } from "./api.js";
 import { ask, say, whole } from "./asking.js";
 import { button, place, wall } from "./dom.js";
 import { parse } from "./exact.js";
@@ -30,12 +30,17 @@ export function verbs(visit, one, again) {
   ];
 }
 
-/** Wait for a worker, but not for long: gives what `look` finds, or null. */
+/** Wait for a worker, but not for long: gives what `look` finds, or null. If nobody answers, what was wished is durable
+ *  all the same, and to wish it again would be a second wish. */
 async function seen(look) {
-  for (let n = 0; n < LOOKS; n++) {
-    const found = await look();
-    if (found) return found;
-    await new Promise((resolve) => setTimeout(resolve, LOOK));
+  try {
+    for (let n = 0; n < LOOKS; n++) {
+      const found = await look();
+      if (found) return found;
+      await new Promise((resolve) => setTimeout(resolve, LOOK));
+    }
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
   }
   return null;
 }

@@ -59,7 +59,8 @@ function explain(inputs, about) {
   const { workflow, version, value } = Object.fromEntries(inputs);
   let timer = null;
   let turn = 0;
-  let made = value.value;
+  const first = value.value;
+  let made = first;
   const look = async () => {
     turn += 1;
     const mine = turn;
@@ -67,9 +68,9 @@ function explain(inputs, about) {
     const told = name && (await get(`v1/workflows/${part(name)}`, { version: version.value }).catch(() => null));
     if (mine !== turn) return;
     about.replaceChildren(...(told ? described(told) : []));
+    if (value.value !== made) return;
     const example = told && told.example && (told.example.input ?? told.example.args);
-    if (value.value !== made || example === null || example === undefined || example === "") return;
-    made = value.value = JSON.stringify(example, null, 2);
+    made = value.value = (example ?? "") === "" ? first : JSON.stringify(example, null, 2);
   };
   const soon = () => {
     clearTimeout(timer);

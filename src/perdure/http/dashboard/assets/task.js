@@ -61,12 +61,14 @@ export async function task(visit) {
     const { verb, body, event_id } = asking;
     try {
       const answer = await post(`${path}/${verb}`, body, { wait, event_id });
+      if (asking?.event_id !== event_id) return; // another answer to the same has come before
       if (answer.status === undefined) return draw(now);
       asking = null;
       if (verb === "complete") touched = false;
       draw(answer);
       say(DONE[verb]);
     } catch (error) {
+      if (asking?.event_id !== event_id) return;
       if (wait === BRIEFLY && PASSING.includes(error.status)) return; // nobody waits for this answer: the next will do
       asking = null;
       draw(await get(path, {}, visit.signal).catch(() => now)); // it may be refused because of what somebody else did
@@ -93,8 +95,10 @@ export async function task(visit) {
   draw(now);
   visit.every(REFRESH, async () => {
     if (asking) return tried(() => settle(BRIEFLY));
+    const shown = now;
     const one = ended(now) ? now : await get(path, {}, visit.signal);
-    if (!asking && JSON.stringify(one) !== JSON.stringify(now)) draw(one);
+    // What was asked for before something was done about it is older than what that has answered.
+    if (!asking && now === shown && JSON.stringify(one) !== JSON.stringify(now)) draw(one);
   });
 }
 

@@ -10,12 +10,18 @@ const MOST = 1000;
 
 export async function timeline(visit, element, path, known) {
   let rows = new Rows(0);
+  let goOn = () => {};
   const load = async ({ one }) => {
     const oldest = Math.max(0, one.version - MOST);
     if (rows.last < oldest || rows.last - rows.after >= 2 * MOST) rows = new Rows(oldest);
     const page = rows.last < one.version && (await get(`${path}/log`, { after: rows.last, limit: MOST }, visit.signal));
     if (page) page.events.forEach((entry) => rows.add(entry));
-    renew(element, [one.status, rows.all], () => drawn(one, rows));
+    renew(element, [one.status, rows.all], () => {
+      const [parts, tell] = drawn(one, rows);
+      goOn = tell;
+      return parts;
+    });
+    goOn();
   };
   await load(known);
   return load;
@@ -44,8 +50,12 @@ class Rows {
         this.row(ref, of.name, time);
         break;
       case "ActionAttempted":
-        this.bar(this.row(ref, of.name, time), of.began, time, "failed");
-        this.row(ref).status = of.due ? "retrying" : "stuck";
+        if (of.put_off) this.row(ref, of.name, time); // an open circuit let it make none
+        else this.bar(this.row(ref, of.name, time), of.began, time, "failed");
+        this.row(ref).status = of.spent ? "stuck" : "retrying";
+        break;
+      case "Redriven":
+        for (const row of this.open.values()) if (row.status === "stuck") row.status = "retrying";
         break;
       case "ActionSettled":
         this.bar(this.row(ref, of.name, time), of.began, time, of.error ? "failed" : "completed");
@@ -114,36 +124,45 @@ class Rows {
   }
 }
 
+/** What is shown, and what brings it up to the present time: what is open goes on, also while nothing new is written. */
 function drawn(one, rows) {
   const { begin, after } = rows;
   const ended = ENDED.includes(one.status);
-  const until = ended ? dated(one.changed_at).getTime() : Date.now();
-  const end = Math.max(begin + 1, until);
-  const shown = rows.all.map((row) => [
+  const whole = h("p", { class: "dim" });
+  const shown = rows.all.map((row) => [row, h("div", { class: "lane" }), dim()]);
+  const tell = () => {
+    const until = ended ? dated(one.changed_at).getTime() : Date.now();
+    const end = Math.max(begin + 1, until);
+    const length = span((end - begin) / 1000);
+    whole.textContent = after > 0
+      ? `The last ${length}; what the first ${after.toLocaleString("en")} events tell is left out`
+      : `${length} in all`;
+    for (const [row, lane, spent] of shown) {
+      lane.replaceChildren(bars(row, begin, end));
+      const text = span(((row.end ?? end) - row.begin) / 1000) + due(row, end);
+      if (spent.textContent !== text) spent.textContent = text;
+    }
+  };
+  const cells = shown.map(([row, lane, spent]) => [
     h("div", { class: "name" }, row.child ? execution(row.child) : row.name, row.bars.length > 1 && dim(` ${row.bars.length} attempts`)),
-    lane(row, begin, end),
-    h("div", {}, badge(row.status), " ", dim(span(((row.end ?? end) - row.begin) / 1000), due(row, end))),
+    lane,
+    h("div", {}, badge(row.status), " ", spent),
   ]);
-  const length = span((end - begin) / 1000);
-  const left = after > 0 && `The last ${length}; what the first ${after.toLocaleString("en")} events tell is left out`;
   const empty = ended ? "it did nothing but begin and end" : "nothing but the start so far";
-  return [
-    h("p", { class: "dim" }, left || `${length} in all`),
-    shown.length > 0 ? h("div", { class: "gantt" }, shown) : h("p", { class: "empty" }, empty),
-  ];
+  return [[whole, cells.length > 0 ? h("div", { class: "gantt" }, cells) : h("p", { class: "empty" }, empty)], tell];
 }
 
 function due(row, end) {
-  return row.due && row.end === null && row.due / 1000 > end && `, ${span((row.due / 1000 - end) / 1000)} left`;
+  return row.due && row.end === null && row.due / 1000 > end ? `, ${span((row.due / 1000 - end) / 1000)} left` : "";
 }
 
-function lane(row, begin, end) {
-  const bars = row.bars.length > 0 ? row.bars : [{ begin: row.begin, end: row.end ?? end, status: row.status }];
+function bars(row, begin, end) {
+  const known = row.bars.length > 0 ? row.bars : [{ begin: row.begin, end: row.end ?? end, status: row.status }];
   const share = (time) => (100 * (time - begin)) / (end - begin);
-  const rects = bars.map((bar) => {
+  const rects = known.map((bar) => {
     const from = Math.min(Math.max(0, share(bar.begin)), 99.4);
     const wide = Math.max(0.6, share(bar.end) - from);
     return svg("rect", { x: `${from}%`, width: `${wide}%`, y: "15%", height: "70%", class: bar.status });
   });
-  return h("div", { class: "lane" }, svg("svg", {}, ...rects));
+  return svg("svg", {}, ...rects);
 }
