@@ -23,6 +23,8 @@ FLOWS = Path(__file__).parent / "cluster_flows.py"
 ROOT = Path(__file__).parents[2]
 #: Short times, so that what follows a death follows soon.
 SETTINGS: dict[str, Any] = {"lease": 1, "grace": 0.3, "probe": 0.5, "drain": 10}
+#: Where nobody dies, nobody is to be taken for dead on a busy machine.
+CALM: dict[str, Any] = {"lease": 10}
 T = TypeVar("T")
 
 

@@ -17,7 +17,7 @@ import pytest
 from perdure import Perdure, Run
 from perdure.core import events as ev
 from perdure.errors import SettingsError
-from tests.acceptance.cluster import Cluster, check, metrics, port_of, results, rows_of, types, until
+from tests.acceptance.cluster import CALM, Cluster, check, metrics, port_of, results, rows_of, types, until
 from tests.acceptance.cluster_flows import (
     account,
     asks_here,
@@ -39,7 +39,10 @@ ERRORS = "workflow_event_processing_errors_total"
 VARYING = ("began", "due", "at", "worker")
 
 
-def test_two_clients_and_four_workers_finish_four_hundred_executions_with_events_and_timers(cluster: Cluster) -> None:
+def test_two_clients_and_four_workers_finish_four_hundred_executions_with_events_and_timers(
+    make: Make, redis_url: str
+) -> None:
+    cluster = make(redis_url, **CALM)
     workers = cluster.grow(4)
 
     async def main() -> None:

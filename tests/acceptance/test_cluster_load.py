@@ -23,7 +23,7 @@ from perdure.core.records import Hint
 from perdure.errors import StoreOutdated
 from perdure.stores.postgres import PostgresStore, migrations
 from perdure.stores.sqlite import migrations as files
-from tests.acceptance.cluster import Cluster, Load, check, metrics, port_of, results, rows_of, until
+from tests.acceptance.cluster import CALM, Load, check, metrics, port_of, results, rows_of, until
 from tests.acceptance.cluster_flows import alarm, alone, chain, elsewhere, told, visits
 from tests.acceptance.conftest import Make
 
@@ -149,7 +149,7 @@ def test_of_a_hundred_timers_ninety_nine_fire_within_a_tenth_of_a_second_beside_
 
 def test_four_workers_do_three_times_as_much_as_one(make: Make, redis_url: str) -> None:
     """Of work that waits for others, so that the places of workers are the limit and not the cores of this machine."""
-    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4)
+    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4, **CALM)
     cluster.grow(1)
 
     async def rate(app: Perdure, name: str, count: int) -> float:
@@ -172,7 +172,7 @@ def test_four_workers_do_three_times_as_much_as_one(make: Make, redis_url: str) 
 
 
 def test_a_rolling_restart_under_load_loses_nothing_and_drains(make: Make, redis_url: str) -> None:
-    cluster = make(redis_url, lease=3)  # nobody dies, so nobody is to be taken for dead on a busy machine
+    cluster = make(redis_url, **CALM)
     old = cluster.grow(2)
 
     async def main() -> None:
@@ -237,7 +237,8 @@ NEXT = "".join(f"alter table {table} add column more integer; " for table in ("h
 def test_a_worker_of_before_works_through_a_migration(
     make: Make, redis_url: str, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = make(redis_url) if where == "postgres" else make(store=f"sqlite:///{tmp_path}/old.db")
+    where_it_is = {"stream": redis_url} if where == "postgres" else {"store": f"sqlite:///{tmp_path}/old.db"}
+    cluster = make(**where_it_is, **CALM)
     [worker] = cluster.grow()
     known = {**migrations.known()} if where == "postgres" else {**files._migrations()}
     known[max(known) + 1] = NEXT.replace("; ", ";\n")
@@ -254,7 +255,7 @@ def test_a_worker_of_before_works_through_a_migration(
             assert await check(cluster, runs) == 0
         calls = cluster.ledger.calls()
         assert {call["pid"] for call in calls} == {worker.pid}, "it is the one that ran before"
-        assert max(late["at"] - soon["at"] for soon, late in pairwise(calls)) < 2
+        assert max(late["at"] - soon["at"] for soon, late in pairwise(calls)) < 5
 
     asyncio.run(main())
     monkeypatch.undo()
@@ -262,7 +263,9 @@ def test_a_worker_of_before_works_through_a_migration(
         asyncio.run(cluster.app().open())
 
 
-def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(cluster: Cluster) -> None:
+def test_what_is_accepted_while_no_worker_runs_is_done_once_when_they_come(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, **CALM)
+
     async def main() -> None:
         async with cluster.app() as app:
             runs = await asyncio.gather(*(app.start(told, 1, 0.0, id=f"told-{n}") for n in range(500)))
@@ -330,7 +333,9 @@ def test_a_lane_holds_across_workers(make: Make, redis_url: str) -> None:
 
 
 def test_a_limit_of_an_action_holds_over_all_workers(make: Make, redis_url: str) -> None:
-    cluster = make(redis_url, concurrency=2, resident=4, stream_batch=4)  # too little for one worker to do it all
+    cluster = make(
+        redis_url, concurrency=2, resident=4, stream_batch=4, **CALM
+    )  # too little for one worker to do it all
     cluster.grow(3)
 
     async def main() -> None:

@@ -17,7 +17,7 @@ from perdure import Run
 from perdure.testing.proxy import Proxy
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
-from tests.acceptance.cluster import Cluster, Load, check, get, metrics, port_of, results, until
+from tests.acceptance.cluster import CALM, Cluster, Load, check, get, metrics, port_of, results, until
 from tests.acceptance.cluster_flows import chain, order, stubborn, told
 from tests.acceptance.conftest import Make
 
@@ -37,7 +37,7 @@ def own_redis() -> Iterator[ValkeyServer]:
 
 
 def test_a_flush_of_redis_at_any_moment_under_load_loses_nothing(make: Make, own_redis: ValkeyServer) -> None:
-    cluster = make(own_redis.url)
+    cluster = make(own_redis.url, **CALM)
     cluster.grow(2)
     dice, flushed = Random(7), 0
 

@@ -81,7 +81,7 @@ import pytest
 from perdure import EventConflict, Run
 from perdure.testing.servers.postgres import PostgresServer
 from perdure.testing.servers.valkey import ValkeyServer
-from tests.acceptance.cluster import ROOT, Cluster, check, results, until
+from tests.acceptance.cluster import CALM, ROOT, Cluster, check, results, until
 from tests.acceptance.cluster_flows import chain, page, told
 from tests.acceptance.conftest import Make
 
@@ -100,7 +100,8 @@ def test_every_promise_names_a_test() -> None:
     assert len(lines) == len(NAMED) > 30
 
 
-def test_what_is_submitted_many_times_happens_once(cluster: Cluster) -> None:
+def test_what_is_submitted_many_times_happens_once(make: Make, redis_url: str) -> None:
+    cluster = make(redis_url, **CALM)
     cluster.grow(2)
 
     async def main() -> None:
@@ -144,7 +145,7 @@ def test_workers_share_what_only_one_may_use_by_a_lock(cluster: Cluster) -> None
 
 def test_executions_go_on_after_everything_was_shut_down(make: Make) -> None:
     with PostgresServer(private=True) as postgres, ValkeyServer() as redis:
-        cluster = make(redis.url, store=postgres.address(schema="whole"))
+        cluster = make(redis.url, store=postgres.address(schema="whole"), **CALM)
         crew = cluster.grow(2)
 
         async def begin() -> None:
