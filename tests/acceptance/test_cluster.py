@@ -87,7 +87,7 @@ def test_a_worker_of_few_places_shares_what_waits_with_those_that_come_later(
     make: Make, redis_url: str, tmp_path: Path, on: str
 ) -> None:
     store = f"sqlite:///{tmp_path / 'shared.db'}" if on == "sqlite" else ""
-    cluster = make(redis_url if on == "postgres and redis" else "", store=store)
+    cluster = make(redis_url if on == "postgres and redis" else "", store=store, **CALM)
     cluster.grow(1)
 
     async def main() -> tuple[int, float]:
