@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.cli.asking import ask
+from tests.dashboard.losing import lost
 from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
@@ -153,6 +155,16 @@ def done(page: Page, name: str) -> None:
 
 def told(served: Served, id: str) -> dict[str, object]:
     return dict(ask(served.address, f"/v1/executions/{id}", key=served.key)[1])
+
+
+def sent(served: Served, id: str) -> list[dict[str, object]]:
+    """The events that came, once nothing that was sent waits to be folded into the log."""
+    for _ in range(600):
+        if told(served, id).get("rests"):
+            break
+        time.sleep(0.05)
+    events = ask(served.address, f"/v1/executions/{id}/log?sent=true", key=served.key)[1]["events"]
+    return [one["data"] for one in events]
 
 
 def test_it_shows_where_it_stands_and_goes_on_while_one_looks(
@@ -430,6 +442,56 @@ def test_what_was_taken_is_done_also_if_nobody_answers_after_it(
     page.unroute("**/why")
     status(page, "completed")
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_event_whose_answer_is_lost_is_not_sent_twice(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("sleeps")
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    with lost(page, "**/events"):
+        page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    done(page, "Send")
+    assert len(sent(module_served, id)) == 1
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    done(page, "Send")
+    assert len(sent(module_served, id)) == 2, "another dialog is another wish"
+
+
+def test_an_event_that_was_changed_after_its_answer_was_lost_is_another(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("sleeps")
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    for payload in ('"hello"', '"bye"'):
+        field(page, "payload").fill(payload)
+        with lost(page, "**/events"):
+            page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    field(page, "payload").fill('"hello"')
+    done(page, "Send")
+    assert [one["payload"] for one in sent(module_served, id)] == ["hello", "bye"]
+
+
+def test_a_copy_whose_answer_is_lost_is_not_made_twice(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("fails", "no such item", status="failed")
+    for count, name in enumerate(["Fork", "Retry"], 1):
+        verb(page, name)
+        with lost(page, f"**/{name.lower()}"):
+            page.get_by_role("dialog").get_by_role("button", name=name).click()
+        done(page, name)
+        expect(page.get_by_role("heading", name=re.compile(f"^{re.escape(id)}~[0-9a-f]{{8}}$"))).to_be_visible()
+        found = module_served.ask("/v1/executions?workflow=fails&limit=100")["executions"]
+        assert len([one for one in found if one["id"].startswith(f"{id}~")]) == count
+        page.goto(f"{module_served.address}/dashboard/#/executions/{id}")
+        expect(page.get_by_role("heading", name=id, exact=True)).to_be_visible()
 
 
 def test_what_is_open_grows_older_also_if_nothing_new_comes(start: Callable[..., str], page: Page) -> None:
