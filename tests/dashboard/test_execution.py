@@ -362,6 +362,44 @@ def test_what_runs_is_paused_resumed_and_cancelled(
     assert "the auditor is here" in str(log)
 
 
+def test_what_was_cancelled_says_why_and_who_asked_for_it(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("leaves")
+    module_served.ask(f"/v1/executions/{id}/cancel", {"reason": "enough"})
+    module_served.ask(f"/v1/executions/{id}.1/events", {"name": "clean"})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough · asked for by ui")
+    page.goto(f"{module_served.address}/dashboard/#/executions/{id}.1")
+    expect(page.get_by_role("heading", name=f"{id}.1")).to_be_visible()
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text(
+        f"it was cancelled: its parent no longer waits for it · asked for by {id}"
+    )
+    expect(page.locator(".notice").get_by_role("link")).to_have_attribute("href", f"#/executions/{id}")
+
+
+def test_what_was_cancelled_without_a_reason_names_who_asked_for_it(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("sleeps")
+    module_served.ask(f"/v1/executions/{id}/cancel", {})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled · asked for by ui")
+
+
+def test_nobody_is_said_to_have_cancelled_what_somebody_else_had_cancelled_before(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("cleans")
+    for reason in ("enough", "too late"):
+        module_served.ask(f"/v1/executions/{id}/cancel", {"reason": reason})
+        sent(module_served, id)
+    module_served.ask(f"/v1/executions/{id}/events", {"name": "clean"})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough")
+
+
 def test_what_is_paused_until_a_time_says_so(start: Callable[..., str], page: Page) -> None:
     start("sleeps")
     verb(page, "Pause")

@@ -21,6 +21,8 @@ const AGAIN = 1000;
 const LATER = 5000;
 /** Seconds between two looks that nothing new has led to. */
 const REFRESH = 5;
+/** What the API says of one that was cancelled without a reason. */
+const NO_REASON = "it was cancelled";
 
 export async function execution(visit) {
   const { id } = visit.params;
@@ -51,7 +53,7 @@ export async function execution(visit) {
     ]);
     Object.assign(current, one);
     renew(head, [one.status, one.definition], () => title(visit, current, renewed));
-    renew(why, [one.status, reasons, state?.error], () => reason(one, reasons, state));
+    renew(why, [one.status, reasons, state?.error, state?.cancel], () => reason(one, reasons, state));
     cards_of(one, state).forEach(([from, make], n) => renew(about[n], from, make));
     return { one, state };
   };
@@ -142,12 +144,22 @@ function reason(one, why, state) {
   }
   if (why.at && why.at.length > 0) shown.push(h("p", { class: "dim mono" }, `at ${why.at.join(" · ")}`));
   if (state && state.error && one.status === "failed") shown.push(failure(state.error));
+  if (state && one.status === "cancelled") shown.push(cancelled(one, state));
   return shown.length > 0 ? [card(null, ...shown)] : [];
 }
 
 function failure(error) {
   const text = [error.type, error.message].filter(Boolean).join(": ") || JSON.stringify(error);
   return h("div", { class: "trouble" }, h("strong", {}, text), error.where && h("div", { class: "mono dim" }, error.where));
+}
+
+/** Why, and by whom as far as that is known: a state has the last who asked, and only the first may have had an effect. */
+function cancelled(one, { cancel }) {
+  const why = one.result?.message;
+  const same = cancel && (cancel.reason || NO_REASON) === why;
+  const by = same && (one.parent && cancel.by?.endsWith(`/${one.parent}`) ? linked(one.parent) : cancel.by);
+  const text = why && why !== NO_REASON ? `${NO_REASON}: ${why}` : NO_REASON;
+  return h("p", { class: "notice cancelled" }, text, by && dim(" · asked for by ", by));
 }
 
 /** What each card on the side is drawn from, and how. */
