@@ -99,6 +99,11 @@ async def breaks() -> None:
 
 
 @workflow
+async def meets() -> None:
+    await asyncio.gather(event("b", str), event("a", int), event("b", str))
+
+
+@workflow
 async def sleeps() -> None:
     await asyncio.sleep(86400)
 
@@ -274,6 +279,35 @@ def test_a_machine_is_drawn_where_it_is_and_can_go_on_with_another_version(
     done(page, "Migrate")
     expect(page.locator("aside")).to_contain_text("published:door@2")
     assert told(module_served, id)["definition"] == "published:door@2"
+
+
+def test_events_that_it_waits_for_are_suggested(start: Callable[..., str], page: Page, module_served: Served) -> None:
+    id = start("meets")
+    suggested = page.get_by_role("dialog").locator("datalist option")
+    verb(page, "Send event")
+    assert [one.get_attribute("value") for one in suggested.all()] == ["a", "b"]
+    expect(field(page, "name")).to_have_attribute("list", "events")
+    field(page, "name").fill("a")
+    field(page, "payload").fill("1")
+    done(page, "Send")
+    expect(page.get_by_text("waits for the event a")).to_have_count(0)
+    verb(page, "Send event")
+    assert [one.get_attribute("value") for one in suggested.all()] == ["b"]
+    field(page, "name").fill("c")
+    done(page, "Send")
+    assert [one["name"] for one in sent(module_served, id)] == ["a", "c"], "others can be sent as well"
+
+
+def test_each_event_that_a_state_takes_is_suggested(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    states = {"shut": {"on": {"push": "open", "kick": "open"}}, "open": {"final": True}}
+    definition = {"machine": "gate", "initial": "shut", "states": states}
+    ask(module_served.address, "/v1/definitions", {"definition": definition}, module_served.key)
+    start("gate", input={})
+    verb(page, "Send event")
+    options = page.get_by_role("dialog").locator("datalist option").all()
+    assert [one.get_attribute("value") for one in options] == ["kick", "push"]
 
 
 def test_children_and_parents_lead_to_each_other(start: Callable[..., str], page: Page) -> None:

@@ -35,7 +35,7 @@ const copy = (one, id) => `${one.id}~${id.slice(-8)}`;
 
 function send(one, again) {
   const fields = [
-    { name: "name", label: "Event", required: true },
+    { name: "name", label: "Event", required: true, list: "events", options: one.awaits },
     { name: "payload", label: "Payload", kind: "json", hint: "JSON" },
     { name: "id", label: "Id", hint: "one is made if there is none" },
   ];

@@ -51,7 +51,7 @@ export async function execution(visit) {
       get(`${path}/why`, {}, visit.signal),
       reads ? get(`${path}/state`, {}, visit.signal) : null,
     ]);
-    Object.assign(current, one);
+    Object.assign(current, one, { awaits: awaited(reasons) });
     renew(head, [one.status, one.definition], () => title(visit, current, renewed));
     renew(why, [one.status, reasons, state?.error, state?.cancel], () => reason(one, reasons, state));
     cards_of(one, state).forEach(([from, make], n) => renew(about[n], from, make));
@@ -146,6 +146,13 @@ function reason(one, why, state) {
   if (state && state.error && one.status === "failed") shown.push(failure(state.error));
   if (state && one.status === "cancelled") shown.push(cancelled(one, state));
   return shown.length > 0 ? [card(null, ...shown)] : [];
+}
+
+/** The names of the events that it waits for: the API tells them in its sentences alone. */
+function awaited({ reasons }) {
+  const found = reasons.flatMap(({ kind, text }) =>
+    (kind === "event" && text.match(/^waits for the event (.+?)(?: with .*)?$/s)?.[1].split(" or ")) || []);
+  return [...new Set(found)].sort();
 }
 
 function failure(error) {
