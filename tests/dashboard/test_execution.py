@@ -434,6 +434,18 @@ def test_nobody_is_said_to_have_cancelled_what_somebody_else_had_cancelled_befor
     expect(page.locator(".notice")).to_have_text("it was cancelled: enough")
 
 
+def test_an_end_that_comes_between_two_answers_is_shown_whole(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("sleeps")
+    before = module_served.ask(f"/v1/executions/{id}/state")
+    page.route("**/state", lambda route: route.fulfill(json=before))
+    module_served.ask(f"/v1/executions/{id}/cancel", {"reason": "enough"})
+    status(page, "cancelled")
+    page.unroute("**/state")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough · asked for by ui")
+
+
 def test_what_is_paused_until_a_time_says_so(start: Callable[..., str], page: Page) -> None:
     start("sleeps")
     verb(page, "Pause")

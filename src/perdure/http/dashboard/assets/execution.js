@@ -40,7 +40,7 @@ export async function execution(visit) {
     await pause(SETTLE);
     const now = await load();
     await fill(now);
-    over = rests(now.one);
+    over = rests(now);
   });
   /** What a verb has done is done, whether that can be looked at now or not. */
   const renewed = () => visit.attempt(again);
@@ -62,14 +62,16 @@ export async function execution(visit) {
   const tabs = tabs_of(visit, path, known);
   const wanted = visit.query.get("tab");
   const chosen = tabs.find(([name]) => name === wanted) || tabs[0];
-  const rests = (one) => ENDED.includes(one.status) && chosen[0] !== "children"; // which may go on without it
+  /** Its children may go on without it, and a state that was asked for with it may be of before its end. */
+  const rests = ({ one, state }) =>
+    ENDED.includes(one.status) && !(state && state.version < one.version) && chosen[0] !== "children";
   const bar = h("div", { class: "tabs", role: "tablist" }, tabs.map(([name, text]) =>
     button(text, () => visit.ask({ tab: name }), { role: "tab", "aria-selected": String(name === chosen[0]) }),
   ));
   const middle = h("div", {}, why, h("section", { class: "card" }, bar, tab));
   visit.show(head, h("div", { class: "beside" }, middle, h("aside", {}, about)));
   fill = await chosen[2](tab, known);
-  over = rests(known.one);
+  over = rests(known);
   visit.every(REFRESH, again);
   if (reads && !over) follow(visit, id, known.one.version, renewed);
 }
