@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.dashboard.losing import lost
 from tests.dashboard.opening import menu, open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
@@ -73,6 +74,35 @@ def test_an_event_is_sent_to_all_and_asked_for_only_then(page: Page, module_serv
     expect(dialog.get_by_text("2 done of 2 executions found")).to_be_visible()
     for id in ids:
         assert module_served.ask(f"/v1/executions/{id}/result?wait=30s")["result"] == "shipped p-1"
+
+
+def test_an_operation_whose_answer_is_lost_is_not_done_twice(page: Page, module_served: Served, watch: Watch) -> None:
+    watch.allow("ERR_FAILED")
+    begin(module_served, "lost", 1)
+    open_view(page, module_served, "#/executions?tag=lost")
+    page.get_by_role("button", name="Change all that fit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("lost once")
+    go = count(page, "pause").get_by_role("button", name="Pause 1 execution")
+    expect(go).to_be_visible()
+    with lost(page, "**/v1/bulk"):
+        go.click()
+    dialog.get_by_role("button", name="Back").click()
+    dialog.get_by_role("button", name="Count them").click()  # it is the same wish also after another look
+    go.click()
+    expect(dialog.get_by_text("1 done of 1 execution found")).to_be_visible()
+    assert operations(module_served, "lost once") == 1
+    dialog.get_by_role("button", name="Back").click()
+    count(page, "pause")
+    go.click()
+    expect(dialog.get_by_text("1 execution found")).to_be_visible()
+    expect(dialog.get_by_role("link", name="bulk operations")).to_be_visible()
+    assert operations(module_served, "lost once") == 2, "what is wished again after it was done is done again"
+
+
+def operations(served: Served, reason: str) -> int:
+    found = served.ask("/v1/bulk?limit=100")["operations"]
+    return len([one for one in found if one["reason"] == reason and not one["dry_run"]])
 
 
 def test_what_failed_is_told_and_the_list_has_it_too(page: Page, module_served: Served) -> None:

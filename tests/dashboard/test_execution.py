@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.cli.asking import ask
+from tests.dashboard.losing import lost
 from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
@@ -97,6 +99,11 @@ async def breaks() -> None:
 
 
 @workflow
+async def meets() -> None:
+    await asyncio.gather(event("b", str), event("a", int), event("b", str))
+
+
+@workflow
 async def sleeps() -> None:
     await asyncio.sleep(86400)
 
@@ -153,6 +160,16 @@ def done(page: Page, name: str) -> None:
 
 def told(served: Served, id: str) -> dict[str, object]:
     return dict(ask(served.address, f"/v1/executions/{id}", key=served.key)[1])
+
+
+def sent(served: Served, id: str) -> list[dict[str, object]]:
+    """The events that came, once nothing that was sent waits to be folded into the log."""
+    for _ in range(600):
+        if told(served, id).get("rests"):
+            break
+        time.sleep(0.05)
+    events = ask(served.address, f"/v1/executions/{id}/log?sent=true", key=served.key)[1]["events"]
+    return [one["data"] for one in events]
 
 
 def test_it_shows_where_it_stands_and_goes_on_while_one_looks(
@@ -264,6 +281,35 @@ def test_a_machine_is_drawn_where_it_is_and_can_go_on_with_another_version(
     assert told(module_served, id)["definition"] == "published:door@2"
 
 
+def test_events_that_it_waits_for_are_suggested(start: Callable[..., str], page: Page, module_served: Served) -> None:
+    id = start("meets")
+    suggested = page.get_by_role("dialog").locator("datalist option")
+    verb(page, "Send event")
+    assert [one.get_attribute("value") for one in suggested.all()] == ["a", "b"]
+    expect(field(page, "name")).to_have_attribute("list", "events")
+    field(page, "name").fill("a")
+    field(page, "payload").fill("1")
+    done(page, "Send")
+    expect(page.get_by_text("waits for the event a")).to_have_count(0)
+    verb(page, "Send event")
+    assert [one.get_attribute("value") for one in suggested.all()] == ["b"]
+    field(page, "name").fill("c")
+    done(page, "Send")
+    assert [one["name"] for one in sent(module_served, id)] == ["a", "c"], "others can be sent as well"
+
+
+def test_each_event_that_a_state_takes_is_suggested(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    states = {"shut": {"on": {"push": "open", "kick": "open"}}, "open": {"final": True}}
+    definition = {"machine": "gate", "initial": "shut", "states": states}
+    ask(module_served.address, "/v1/definitions", {"definition": definition}, module_served.key)
+    start("gate", input={})
+    verb(page, "Send event")
+    options = page.get_by_role("dialog").locator("datalist option").all()
+    assert [one.get_attribute("value") for one in options] == ["kick", "push"]
+
+
 def test_children_and_parents_lead_to_each_other(start: Callable[..., str], page: Page) -> None:
     id = start("waits", "dan")
     page.get_by_role("tab", name="Children").click()
@@ -350,6 +396,56 @@ def test_what_runs_is_paused_resumed_and_cancelled(
     assert "the auditor is here" in str(log)
 
 
+def test_what_was_cancelled_says_why_and_who_asked_for_it(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("leaves")
+    module_served.ask(f"/v1/executions/{id}/cancel", {"reason": "enough"})
+    module_served.ask(f"/v1/executions/{id}.1/events", {"name": "clean"})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough · asked for by ui")
+    page.goto(f"{module_served.address}/dashboard/#/executions/{id}.1")
+    expect(page.get_by_role("heading", name=f"{id}.1")).to_be_visible()
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text(
+        f"it was cancelled: its parent no longer waits for it · asked for by {id}"
+    )
+    expect(page.locator(".notice").get_by_role("link")).to_have_attribute("href", f"#/executions/{id}")
+
+
+def test_what_was_cancelled_without_a_reason_names_who_asked_for_it(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("sleeps")
+    module_served.ask(f"/v1/executions/{id}/cancel", {})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled · asked for by ui")
+
+
+def test_nobody_is_said_to_have_cancelled_what_somebody_else_had_cancelled_before(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("cleans")
+    for reason in ("enough", "too late"):
+        module_served.ask(f"/v1/executions/{id}/cancel", {"reason": reason})
+        sent(module_served, id)
+    module_served.ask(f"/v1/executions/{id}/events", {"name": "clean"})
+    status(page, "cancelled")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough")
+
+
+def test_an_end_that_comes_between_two_answers_is_shown_whole(
+    start: Callable[..., str], page: Page, module_served: Served
+) -> None:
+    id = start("sleeps")
+    before = module_served.ask(f"/v1/executions/{id}/state")
+    page.route("**/state", lambda route: route.fulfill(json=before))
+    module_served.ask(f"/v1/executions/{id}/cancel", {"reason": "enough"})
+    status(page, "cancelled")
+    page.unroute("**/state")
+    expect(page.locator(".notice")).to_have_text("it was cancelled: enough · asked for by ui")
+
+
 def test_what_is_paused_until_a_time_says_so(start: Callable[..., str], page: Page) -> None:
     start("sleeps")
     verb(page, "Pause")
@@ -430,6 +526,56 @@ def test_what_was_taken_is_done_also_if_nobody_answers_after_it(
     page.unroute("**/why")
     status(page, "completed")
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_an_event_whose_answer_is_lost_is_not_sent_twice(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("sleeps")
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    with lost(page, "**/events"):
+        page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    done(page, "Send")
+    assert len(sent(module_served, id)) == 1
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    done(page, "Send")
+    assert len(sent(module_served, id)) == 2, "another dialog is another wish"
+
+
+def test_an_event_that_was_changed_after_its_answer_was_lost_is_another(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("sleeps")
+    verb(page, "Send event")
+    field(page, "name").fill("word")
+    for payload in ('"hello"', '"bye"'):
+        field(page, "payload").fill(payload)
+        with lost(page, "**/events"):
+            page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    field(page, "payload").fill('"hello"')
+    done(page, "Send")
+    assert [one["payload"] for one in sent(module_served, id)] == ["hello", "bye"]
+
+
+def test_a_copy_whose_answer_is_lost_is_not_made_twice(
+    start: Callable[..., str], page: Page, module_served: Served, watch: Watch
+) -> None:
+    watch.allow("ERR_FAILED")
+    id = start("fails", "no such item", status="failed")
+    for count, name in enumerate(["Fork", "Retry"], 1):
+        verb(page, name)
+        with lost(page, f"**/{name.lower()}"):
+            page.get_by_role("dialog").get_by_role("button", name=name).click()
+        done(page, name)
+        expect(page.get_by_role("heading", name=re.compile(f"^{re.escape(id)}~[0-9a-f]{{8}}$"))).to_be_visible()
+        found = module_served.ask("/v1/executions?workflow=fails&limit=100")["executions"]
+        assert len([one for one in found if one["id"].startswith(f"{id}~")]) == count
+        page.goto(f"{module_served.address}/dashboard/#/executions/{id}")
+        expect(page.get_by_role("heading", name=id, exact=True)).to_be_visible()
 
 
 def test_what_is_open_grows_older_also_if_nothing_new_comes(start: Callable[..., str], page: Page) -> None:

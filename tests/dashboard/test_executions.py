@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.cli.asking import ask
 from tests.cli.conftest import SHOP
+from tests.dashboard.losing import lost
 from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
@@ -110,6 +111,20 @@ def test_an_execution_is_started_and_shown(listed: Page, module_served: Served, 
     expect(listed.locator("main > header .badge")).to_have_text("completed")
     told = module_served.ask("/v1/executions/begun-1")
     assert (told["result"], told["tags"]) == ("hello", ["one", "two"])
+
+
+def test_a_start_whose_answer_is_lost_is_not_made_twice(listed: Page, module_served: Served, watch: Watch) -> None:
+    watch.allow("ERR_FAILED")
+    listed.get_by_role("button", name="Start").click()
+    dialog = listed.get_by_role("dialog")
+    dialog.locator("[name=workflow]").fill("echo")
+    dialog.locator("[name=value]").fill('["hello"]')
+    dialog.locator("[name=tags]").fill("lost")
+    with lost(listed, "**/v1/executions"):
+        dialog.get_by_role("button", name="Start").click()
+    dialog.get_by_role("button", name="Start").click()
+    expect(listed.locator("main > header .badge")).to_have_text("completed")
+    assert len(module_served.ask("/v1/executions?tag=lost")["executions"]) == 1
 
 
 def test_what_was_done_is_said_also_where_that_leads(listed: Page, module_served: Served) -> None:

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.cli.asking import ask
 from tests.dashboard.conftest import PATIENCE_MS
+from tests.dashboard.losing import lost
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
 
@@ -290,6 +291,22 @@ def test_a_task_is_assigned_to_others(enter: Enter, begin: Callable[..., str], m
     expect(ui.get_by_role("button", name="Claim")).to_be_visible()
     task = module_served.ask(f"/v1/tasks/{id}")
     assert (task["users"], task["roles"]) == (["ui", "dora"], [])
+
+
+def test_a_claim_is_not_lost_to_an_assignment_that_is_sent_again(
+    enter: Enter, begin: Callable[..., str], module_served: Served
+) -> None:
+    id = begin("assigned-once")
+    ui = enter("ui", f"/{id}", "ERR_FAILED", key=module_served.key)
+    ui.get_by_role("button", name="Assign").click()
+    dialog = ui.get_by_role("dialog")
+    dialog.get_by_label("Users").fill("ui")
+    with lost(ui, "**/assign?*"):
+        dialog.get_by_role("button", name="Assign").click()
+    module_served.ask(f"/v1/tasks/{id}/claim", {})
+    dialog.get_by_role("button", name="Assign").click()
+    expect(dialog).to_have_count(0)
+    assert module_served.ask(f"/v1/tasks/{id}")["claimed_by"] == "ui"
 
 
 def test_a_task_without_a_form_is_just_completed(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.dashboard.losing import lost
 from tests.dashboard.opening import open_view
 from tests.dashboard.serving import Served
 from tests.dashboard.watching import Watch
@@ -190,6 +191,19 @@ def test_a_trigger_leads_to_what_it_has_started(page: Page, module_served: Serve
     page.goto(f"{module_served.address}/dashboard/#/schedules/handy")
     row = page.locator("tr", has=page.get_by_role("link", name=fired["id"]))
     expect(row.locator(".badge")).to_have_text("started")
+
+
+def test_a_trigger_whose_answer_is_lost_starts_one(page: Page, module_served: Served, watch: Watch) -> None:
+    watch.allow("ERR_FAILED")
+    create(module_served, "lost", paused=True)
+    open_view(page, module_served, "#/schedules/lost")
+    head(page).get_by_role("button", name="Trigger").click()
+    with lost(page, "**/trigger"):
+        page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
+    page.get_by_role("dialog").get_by_role("button", name="Trigger").click()
+    expect(page.get_by_role("heading", name=re.compile("^lost~"))).to_be_visible()
+    told = module_served.ask("/v1/schedules/lost")
+    assert (told["pending"], len(told["recent"])) == (0, 1)
 
 
 def test_a_trigger_that_is_skipped_says_why(page: Page, module_served: Served) -> None:

@@ -4,6 +4,7 @@
 
 import { button, h, trouble, wall } from "./dom.js";
 import { parse } from "./exact.js";
+import { wishes } from "./wishes.js";
 
 /** More fields than this stand side by side. */
 const MANY = 8;
@@ -12,8 +13,9 @@ const MANY = 8;
  * Ask, then do. Fields are { name, label, kind, value, hint, required, options, only }; kinds are "text", which suggests
  * `options` if it has a `list` to name them by, "area", "json", "number", "time", "wall" (a time without a zone), "date",
  * "secret", "check" and "choice", which offers `options` and, with `none`, nothing under that word. A field with `only` is there
- * while another one has a value: { act: "send" }. `act` gets the values by name; when it is done the dialog closes,
- * unless it gives an element, which takes the place of the fields; from there a way leads `back` to them, if it shall.
+ * while another one has a value: { act: "send" }. `act` gets the values by name, and an id that is the same when the same
+ * values are sent once more; when it is done the dialog closes, unless it gives an element, which takes the place of the
+ * fields; from there a way leads `back` to them, if it shall.
  * `over` is told when the dialog is gone. Gives the inputs by name.
  */
 export function ask({ title, text, fields = [], verb = "OK", danger = false, back = false, over = () => {} }, act) {
@@ -51,6 +53,7 @@ export function ask({ title, text, fields = [], verb = "OK", danger = false, bac
     }
   };
   fit();
+  const wished = wishes();
   form.addEventListener("change", fit);
   dialog.addEventListener("close", () => {
     if (dialog.open) return; // again, with what came of it
@@ -67,7 +70,8 @@ export function ask({ title, text, fields = [], verb = "OK", danger = false, bac
       for (const field of fields) {
         if (!labels.get(field.name).hidden) values[field.name] = read(field, inputs.get(field.name));
       }
-      const given = await act(values);
+      const given = await act(values, wished.id(values));
+      wished.granted();
       if (given instanceof Node) outcome(given);
       else dialog.close();
     } catch (error) {

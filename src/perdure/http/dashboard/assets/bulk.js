@@ -7,6 +7,7 @@ import { get, part, post } from "./api.js";
 import { ask } from "./asking.js";
 import { badge, button, dim, execution, facts, h, link, renew, shares, table, trouble, when } from "./dom.js";
 import { ENDED, FILTERS } from "./executions.js";
+import { wishes } from "./wishes.js";
 
 const REFRESH = 5;
 /** Milliseconds between two looks at an operation that somebody waits for. */
@@ -89,11 +90,12 @@ export function change(filter, again) {
   const text = filter && ["All executions that fit when it begins:", facts(known)];
   const fields = filter ? WHAT : [...WHAT, ...which()];
   const title = "Change all that fit";
+  const orders = wishes();
   ask({ title, text, fields, verb: "Count them", back: true }, async (values) => {
     const order = ordered(values, filter || values);
     const element = h("div", { class: "outcome" });
     const { id } = await post("v1/bulk", { ...order, dry_run: true });
-    follow(element, id, (one) => counted(one, order, element, again));
+    follow(element, id, (one) => counted(one, order, orders, element, again));
     return element;
   });
 }
@@ -132,7 +134,7 @@ function outcome(one) {
 }
 
 /** What follows the count: to do it, if there is anything to do it to. */
-function counted(one, order, element, again) {
+function counted(one, order, orders, element, again) {
   if (one.status !== "completed") return h("p", {}, "They could not be counted: ", execution(one.id), " tells why.");
   if (one.found === 0) return h("p", {}, "Nothing fits, so there is nothing to do.");
   const told = h("div");
@@ -140,7 +142,8 @@ function counted(one, order, element, again) {
   const go = button(`${verb} ${some(one.found)}`, async () => {
     go.disabled = true;
     try {
-      const { id } = await post("v1/bulk", order);
+      const { id } = await post("v1/bulk", { ...order, id: `bulk-${orders.id(order)}` });
+      orders.granted();
       follow(element, id, () => {
         again();
         return h("p", {}, "It is one of the ", link("#/bulk", "bulk operations"), ".");

@@ -30,15 +30,17 @@ export function verbs(visit, one, again) {
 }
 
 const at = (one, verb) => `v1/executions/${part(one.id)}/${verb}`;
+/** What a copy is called, in the way of the engine: people see what it is a copy of. */
+const copy = (one, id) => `${one.id}~${id.slice(-8)}`;
 
 function send(one, again) {
   const fields = [
-    { name: "name", label: "Event", required: true },
+    { name: "name", label: "Event", required: true, list: "events", options: one.awaits },
     { name: "payload", label: "Payload", kind: "json", hint: "JSON" },
-    { name: "id", label: "Id", hint: "makes sending it again harmless" },
+    { name: "id", label: "Id", hint: "one is made if there is none" },
   ];
-  ask({ title: `Send an event to ${one.id}`, fields, verb: "Send" }, async (values) => {
-    await post(at(one, "events"), values);
+  ask({ title: `Send an event to ${one.id}`, fields, verb: "Send" }, async (values, id) => {
+    await post(at(one, "events"), { ...values, id: values.id ?? id });
     say(`${values.name} was accepted`);
     await again();
   });
@@ -73,8 +75,8 @@ function retry(one, again) {
   const text = one.status === "stuck"
     ? "It goes on where it got stuck."
     : "A new execution goes on where this one ended; what succeeded is not done again.";
-  ask({ title: `Retry ${one.id}`, text, fields: [REASON], verb: "Retry" }, async (values) => {
-    const made = await post(at(one, "retry"), values);
+  ask({ title: `Retry ${one.id}`, text, fields: [REASON], verb: "Retry" }, async (values, id) => {
+    const made = await post(at(one, "retry"), { ...values, id: copy(one, id) });
     if (made.id === one.id) return again();
     location.hash = place(made.id);
     say(`${made.id} goes on`);
@@ -88,8 +90,8 @@ export function fork(one, version, value) {
     { name: "edit", label: "Edits", kind: "json", value: value === undefined ? undefined : JSON.stringify({ [version]: value }, null, 2), hint: 'other results or payloads by version, as {"4": "paid"}' },
     { name: "id", label: "Id", hint: "of the new execution" },
   ];
-  ask({ title: `Fork ${one.id}`, text: "A new execution begins with this part of the log.", fields, verb: "Fork" }, async (values) => {
-    const made = await post(at(one, "fork"), values);
+  ask({ title: `Fork ${one.id}`, text: "A new execution begins with this part of the log.", fields, verb: "Fork" }, async (values, id) => {
+    const made = await post(at(one, "fork"), { ...values, id: values.id ?? copy(one, id) });
     location.hash = place(made.id);
     say(`${made.id} has begun`);
   });

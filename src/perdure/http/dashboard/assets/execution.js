@@ -21,6 +21,8 @@ const AGAIN = 1000;
 const LATER = 5000;
 /** Seconds between two looks that nothing new has led to. */
 const REFRESH = 5;
+/** What the API says of one that was cancelled without a reason. */
+const NO_REASON = "it was cancelled";
 
 export async function execution(visit) {
   const { id } = visit.params;
@@ -38,7 +40,7 @@ export async function execution(visit) {
     await pause(SETTLE);
     const now = await load();
     await fill(now);
-    over = rests(now.one);
+    over = rests(now);
   });
   /** What a verb has done is done, whether that can be looked at now or not. */
   const renewed = () => visit.attempt(again);
@@ -49,9 +51,9 @@ export async function execution(visit) {
       get(`${path}/why`, {}, visit.signal),
       reads ? get(`${path}/state`, {}, visit.signal) : null,
     ]);
-    Object.assign(current, one);
+    Object.assign(current, one, { awaits: awaited(reasons) });
     renew(head, [one.status, one.definition], () => title(visit, current, renewed));
-    renew(why, [one.status, reasons, state?.error], () => reason(one, reasons, state));
+    renew(why, [one.status, reasons, state?.error, state?.cancel], () => reason(one, reasons, state));
     cards_of(one, state).forEach(([from, make], n) => renew(about[n], from, make));
     return { one, state };
   };
@@ -60,14 +62,16 @@ export async function execution(visit) {
   const tabs = tabs_of(visit, path, known);
   const wanted = visit.query.get("tab");
   const chosen = tabs.find(([name]) => name === wanted) || tabs[0];
-  const rests = (one) => ENDED.includes(one.status) && chosen[0] !== "children"; // which may go on without it
+  /** Its children may go on without it, and a state that was asked for with it may be of before its end. */
+  const rests = ({ one, state }) =>
+    ENDED.includes(one.status) && !(state && state.version < one.version) && chosen[0] !== "children";
   const bar = h("div", { class: "tabs", role: "tablist" }, tabs.map(([name, text]) =>
     button(text, () => visit.ask({ tab: name }), { role: "tab", "aria-selected": String(name === chosen[0]) }),
   ));
   const middle = h("div", {}, why, h("section", { class: "card" }, bar, tab));
   visit.show(head, h("div", { class: "beside" }, middle, h("aside", {}, about)));
   fill = await chosen[2](tab, known);
-  over = rests(known.one);
+  over = rests(known);
   visit.every(REFRESH, again);
   if (reads && !over) follow(visit, id, known.one.version, renewed);
 }
@@ -142,12 +146,29 @@ function reason(one, why, state) {
   }
   if (why.at && why.at.length > 0) shown.push(h("p", { class: "dim mono" }, `at ${why.at.join(" · ")}`));
   if (state && state.error && one.status === "failed") shown.push(failure(state.error));
+  if (state && one.status === "cancelled") shown.push(cancelled(one, state));
   return shown.length > 0 ? [card(null, ...shown)] : [];
+}
+
+/** The names of the events that it waits for: the API tells them in its sentences alone. */
+function awaited({ reasons }) {
+  const found = reasons.flatMap(({ kind, text }) =>
+    (kind === "event" && text.match(/^waits for the event (.+?)(?: with .*)?$/s)?.[1].split(" or ")) || []);
+  return [...new Set(found)].sort();
 }
 
 function failure(error) {
   const text = [error.type, error.message].filter(Boolean).join(": ") || JSON.stringify(error);
   return h("div", { class: "trouble" }, h("strong", {}, text), error.where && h("div", { class: "mono dim" }, error.where));
+}
+
+/** Why, and by whom as far as that is known: a state has the last who asked, and only the first may have had an effect. */
+function cancelled(one, { cancel }) {
+  const why = one.result?.message;
+  const same = cancel && (cancel.reason || NO_REASON) === why;
+  const by = same && (one.parent && cancel.by?.endsWith(`/${one.parent}`) ? linked(one.parent) : cancel.by);
+  const text = why && why !== NO_REASON ? `${NO_REASON}: ${why}` : NO_REASON;
+  return h("p", { class: "notice cancelled" }, text, by && dim(" · asked for by ", by));
 }
 
 /** What each card on the side is drawn from, and how. */

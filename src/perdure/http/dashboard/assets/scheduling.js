@@ -175,8 +175,8 @@ function trigger(one, again) {
   const none = `as the schedule says: ${one.overlap}`;
   const overlap = { name: "overlap", label: "While the one before still runs", kind: "choice", options: OVERLAPS, none };
   const text = "One starts now, also if the schedule is paused.";
-  ask({ title: `Trigger ${one.name}`, text, fields: [overlap], verb: "Trigger" }, async (values) => {
-    const { execution } = await post(at(one.name, "trigger"), values);
+  ask({ title: `Trigger ${one.name}`, text, fields: [overlap], verb: "Trigger" }, async (values, id) => {
+    const { execution } = await post(at(one.name, "trigger"), { ...values, id });
     const fire = await seen(async () => (await get(at(one.name))).recent.find(({ id }) => id === execution));
     if (fire?.fate === "started") {
       location.hash = place(execution);

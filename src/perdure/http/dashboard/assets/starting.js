@@ -43,8 +43,8 @@ export async function start(told = {}) {
     { name: "correlation", label: "Correlation id" },
     { name: "tags", label: "Tags", hint: "with commas between them" },
   ];
-  const inputs = ask({ title: "Start an execution", fields, verb: "Start" }, async ({ workflow, value, tags, ...rest }) => {
-    const body = { workflow, ...rest, ...given(workflow, value), tags: tags && words(tags) };
+  const inputs = ask({ title: "Start an execution", fields, verb: "Start" }, async ({ workflow, value, tags, ...rest }, id) => {
+    const body = { workflow, ...rest, ...given(workflow, value), tags: tags && words(tags), id: rest.id ?? id };
     const made = await post("v1/executions", body);
     location.hash = place(made.id);
     say(`${made.id} has started`);

@@ -9,6 +9,7 @@ import { ask, say, words } from "./asking.js";
 import { badge, button, card, execution, facts, h, json, trouble, when } from "./dom.js";
 import { form } from "./forms.js";
 import { due, ended, people } from "./inbox.js";
+import { fresh } from "./wishes.js";
 
 const REFRESH = 3;
 /** How long an answer may wait for the verdict: the first, for which somebody waits, and those that nobody sees. */
@@ -39,7 +40,7 @@ export async function task(visit) {
     const verbs = [
       can.claim && button("Claim", () => tried(() => judged("claim"))),
       can.release && button("Release", () => tried(() => judged("release"))),
-      can.assign && button("Assign", () => assign(one, (body) => judged("assign", body))),
+      can.assign && button("Assign", () => assign(one, (body, id) => judged("assign", body, id))),
     ].filter(Boolean);
     for (const verb of verbs) verb.disabled = asking !== null;
     filled.element.disabled = hand.disabled = !can.complete || asking !== null;
@@ -52,8 +53,8 @@ export async function task(visit) {
     paper.hidden = ended(one) && !touched; // what somebody was typing when it ended is theirs to look at
   };
   /** Ask something of the task; what it answers is shown, whether it has judged or not. */
-  const judged = async (verb, body) => {
-    asking = { verb, body, event_id: fresh() };
+  const judged = async (verb, body, event_id = fresh()) => {
+    asking = { verb, body, event_id };
     for (const one of [...head.querySelectorAll("button"), hand]) one.disabled = true; // until there is an answer
     await settle(PATIENCE);
   };
@@ -161,12 +162,7 @@ function assign(one, act) {
     { name: "roles", label: "Roles", value: one.roles.join(", "), hint: "with commas between them" },
   ];
   const text = "They may do it instead of those who can now, and a claim is over with that. Nobody named means anybody.";
-  ask({ title: `Assign ${one.id}`, text, fields, verb: "Assign" }, ({ users = "", roles = "" }) =>
-    act({ users: words(users), roles: words(roles) }),
+  ask({ title: `Assign ${one.id}`, text, fields, verb: "Assign" }, ({ users = "", roles = "" }, id) =>
+    act({ users: words(users), roles: words(roles) }, id),
   );
-}
-
-/** An id that nobody else has. */
-function fresh() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (one) => one.toString(16).padStart(2, "0")).join("");
 }
