@@ -89,6 +89,29 @@ async def relayed_steps() -> None:
     await relayed_step()
 
 
+class Mute(MemoryStream):
+    """Tells nobody of work, which is due at once therefore."""
+
+    @property
+    def carries(self) -> bool:
+        return False
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await super().publish([hint for hint in hints if hint.ended])
+
+
+def test_a_place_that_comes_free_while_the_store_is_asked_is_given_away_at_once() -> None:
+    async def scenario() -> None:
+        store = Asked()
+        async with Perdure(store, stream=Mute(), resident=1, grace=60, linger=0, probe=60) as app:
+            runs = [await app.start(relayed_steps) for _ in range(4)]
+            store.late = 0.2  # while it is asked when something is due, what was claimed before has long ended
+            async with app.working():
+                await asyncio.gather(*(run.result(timeout=20) for run in runs))
+
+    asyncio.run(scenario())
+
+
 class Gate:
     opened: asyncio.Event  # of this loop
 

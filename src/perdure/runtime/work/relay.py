@@ -117,6 +117,7 @@ class Relay:
                 self._rooms.spare(-(-self._floor.settings.resident // _SPARED))
             quiet = asyncio.get_running_loop().time() - quiet_since > 60
             cap = now + int(self._sleep(quiet) * 1e6)
+            full = self._rooms.free() <= 0  # a place may have come free while the store was asked
             soonest = now + (self._grace if full or self._floor.draining else 1000)
             self._next_look = max(min(due, self._next_look, cap), soonest)
             await self._sleep_until_then()
