@@ -53,9 +53,16 @@ LONG = (
 )
 
 
+#: The driver of MongoDB leaves the socket of a call that is cancelled while it connects to whoever clears away memory.
+FORGOTTEN = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {file: place for place, file in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
+    for item in items:
+        if "mongo" in item.nodeid.lower():
+            item.add_marker(pytest.mark.filterwarnings(FORGOTTEN))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,8 @@ from perdure.streams.inbox import Inbox
 
 #: Hints that wait to be sent while the server is away; beyond it the oldest are dropped.
 WAITING = 10_000
+#: How long what was published last is waited for when a stream is closed, in seconds.
+FAREWELL = 2.0
 
 log = logging.getLogger("perdure.streams")
 
@@ -45,6 +48,8 @@ class Board:
         self._queues: dict[str, None] = {}  # to be nudged elsewhere
         self._hints: dict[Hint, None] = {}  # to be sent
         self.bell = asyncio.Event()  # there is something to be sent
+        self._calm = asyncio.Event()  # nothing is, and nothing is being sent
+        self._calm.set()
 
     def publish(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
@@ -59,13 +64,24 @@ class Board:
             del self._hints[next(iter(self._hints))]
         if self._hints or self._queues:
             self.bell.set()
+            self._calm.clear()
 
     def take(self) -> Note:
-        """All that is to be sent; from now on it is the business of whoever asks."""
+        """All that is to be sent; whoever asks says when it was `sent`, or could not be."""
         self.bell.clear()
         note = Note(list(self._queues), list(self._hints))
         self._queues, self._hints = {}, {}
         return note
+
+    def sent(self) -> None:
+        if not self._hints and not self._queues:
+            self._calm.set()
+
+    async def farewell(self) -> None:
+        """Let what was published last be sent, but not wait for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self._calm.wait()
 
     def arrived(self, text: str | bytes) -> None:
         """A note of somebody else's."""

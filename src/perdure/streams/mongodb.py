@@ -65,6 +65,8 @@ class MongoStream(BoardStream):
         await following.wait()
 
     async def close(self) -> None:
+        if self._board is not None and not self.trouble:
+            await self._board.farewell()
         tasks, self._tasks = self._tasks, []
         while tasks:
             for task in tasks:
@@ -103,6 +105,8 @@ class MongoStream(BoardStream):
             except Exception as error:
                 log.exception("sending hints broke; going on")
                 self._failed("send", error)
+            finally:
+                board.sent()
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, 5.0)
 

@@ -49,6 +49,8 @@ class PostgresStream(BoardStream):
         await listening.wait()
 
     async def close(self) -> None:
+        if self._board is not None and not self._trouble:
+            await self._board.farewell()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -97,12 +99,15 @@ class PostgresStream(BoardStream):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(QUIET):
                 await board.bell.wait()
-        async with asyncio.timeout(SILENCE):
-            await connection.execute(
-                "select pg_notify($1, payload) from unnest($2::text[]) payload",
-                self._channel,
-                list(payloads(board.take())),
-            )
+        try:
+            async with asyncio.timeout(SILENCE):
+                await connection.execute(
+                    "select pg_notify($1, payload) from unnest($2::text[]) payload",
+                    self._channel,
+                    list(payloads(board.take())),
+                )
+        finally:
+            board.sent()
 
     def _arrived(self, connection: Any, pid: int, channel: str, payload: str) -> None:
         board = self._board

@@ -174,6 +174,17 @@ class StreamContract:
         await stream.close()
         await stream.close()
 
+    @scenario
+    async def test_what_is_published_right_before_a_close_is_received(self, opened: Opened) -> None:
+        here, there = await opened("w1", "default"), await opened("client")
+        await here.listen(TWO)
+        await there.publish([Hint(ONE, "default"), Hint(TWO, ended=True)])
+        await there.close()
+        received = await self.got(here)
+        while len(received) < 2:
+            received += await self.got(here)
+        assert set(received) == {*self.elsewhere(Hint(ONE, "default")), Hint(TWO, ended=True)}
+
     def test_a_stream_is_opened_again_on_another_event_loop(self) -> None:
         """Also if something was left unread when it was closed."""
         here, there = asyncio.run(self.make_streams(2))
