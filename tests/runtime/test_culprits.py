@@ -266,3 +266,20 @@ async def test_starts_and_sends_are_parted_in_the_same_way() -> None:
     assert isinstance(answers.pop(250), StoreRefused)
     assert answers == [*range(250), *range(251, 400)]
     assert len(calls) <= 20
+
+
+async def test_what_one_caller_writes_together_is_written_but_for_what_is_refused() -> None:
+    written: list[int] = []
+
+    async def write(part: Sequence[int]) -> list[int]:
+        if 3 in part:
+            raise StoreRefused("no")
+        written.extend(part)
+        return list(part)
+
+    batch = Batch(write, 4)
+    assert await batch.put_all([]) == []
+    with pytest.raises(StoreRefused):
+        await batch.put_all(range(10))
+    assert sorted(written) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert await batch.put_all([5, 4]) == [5, 4]

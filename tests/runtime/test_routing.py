@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,14 @@ from perdure import (
     event,
     workflow,
 )
-from perdure.core.records import Head, Query
+from perdure.core import cloudevents
+from perdure.core.records import Head, Mail, Query, Sent, Start, Started
 from perdure.errors import UsageError
 from perdure.flows.registry import registry
+from perdure.ports import Store
 from perdure.runtime.callers import routing
 from perdure.runtime.definitions import catalog
+from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 
@@ -492,9 +495,9 @@ async def test_what_is_no_cloudevent_is_not_routed(world: World) -> None:
 Play = Callable[[Perdure], Awaitable[None]]
 
 
-def play(url: str, body: Play) -> None:
+def play(store: str | Store, body: Play, **more: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60), Perdure(url) as app:
+        async with asyncio.timeout(60), Perdure(store, **more) as app:
             await body(app)
 
     asyncio.run(main())
@@ -533,12 +536,58 @@ def test_fifty_posts_of_one_event_start_one_execution_and_wake_once(url: str) ->
     play(url, body)
 
 
+class Counted(MemoryStore):
+    """Knows how many letters, or starts, each write had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[int] = []
+        self.sent: list[int] = []
+
+    async def start(self, starts: Sequence[Start], grace: int) -> list[Started]:
+        self.started.append(len(starts))
+        return await super().start(starts, grace)
+
+    async def send(self, mail: Sequence[Mail], grace: int) -> list[Sent]:
+        self.sent.append(len(mail))
+        return await super().send(mail, grace)
+
+
+def test_events_of_many_callers_share_writes() -> None:
+    @workflow(name="pinged", starts_on=[On("ping")])
+    async def pinged(data: Any) -> Any:
+        return data
+
+    store, flow = Counted(), shipping()
+
+    async def body(app: Perdure) -> None:
+        await app.start(flow, {"id": 1}, id="s")
+        store.started.clear()
+        events = [cloud(type, {"order": 1}, str(n)) for n in range(50) for type in ("ping", "order.paid")]
+        await asyncio.gather(*map(app.route, events))
+
+    play(store, body, stream=MemoryStream())
+    assert (sum(store.started), sum(store.sent)) == (50, 50)
+    assert len(store.started) + len(store.sent) <= 10
+
+
+def test_very_many_letters_of_one_caller_have_writes_of_their_own() -> None:
+    store, flow = Counted(), shipping()
+
+    async def body(app: Perdure) -> None:
+        await asyncio.gather(*(app.start(flow, {"id": n}, id=f"s{n}") for n in range(11)))
+        [routed] = await app.route_all([cloudevents.read(cloud("order.paid", {"order": 1}))])
+        assert (routed.woken, store.sent) == (["s1"], [1])
+        await app.route_all([cloudevents.read(cloud("order.paid", {"order": n}, str(n))) for n in range(11)])
+
+    play(store, body, stream=MemoryStream(), group=10)
+    assert store.sent == [1, 11]
+
+
 def test_many_events_wake_many_in_few_writes(url: str) -> None:
     flow = shipping()
 
     async def body(app: Perdure) -> None:
-        from perdure.core import cloudevents
-
         await asyncio.gather(*(app.start(flow, {"id": n}, id=f"s{n}") for n in range(300)))
         events = [cloudevents.read(cloud("order.paid", {"order": n}, str(n))) for n in range(300)]
         began = time.perf_counter()

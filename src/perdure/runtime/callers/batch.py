@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from perdure.core.behalf import for_everybody
 from perdure.runtime.parting import in_parts
@@ -31,13 +31,24 @@ class Batch(Generic[Q, A]):
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, item: Q) -> A:
+        return await self._placed(item)
+
+    async def put_all(self, items: Sequence[Q]) -> list[A]:
+        """Many of one caller, also in more than one call. Where some fail, the others are written all the same."""
+        answers = await asyncio.gather(*map(self._placed, items), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return cast("list[A]", answers)
+
+    def _placed(self, item: Q) -> asyncio.Future[A]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[A] = loop.create_future()
         self._waiting.append(_Place(item, future, loop.time()))
         if self._task is None or self._task.done():
             # It writes for all, and not only on behalf of whoever comes first.
             self._task = asyncio.create_task(self._flush(), name="perdure-batch", context=for_everybody())
-        return await future
+        return future
 
     def __len__(self) -> int:
         """How many have no answer yet."""

@@ -120,7 +120,7 @@ class Sends:
                 continue
             letters[place] = made
             sealed.append(Mail(key, str(answers[place]), mail.seal(made), digest(made.name, bytes(made.payload))))
-        sent = dict(zip(letters, await self._writes.send_all(sealed), strict=True))
+        sent = dict(zip(letters, await self._writes.send_in_order(sealed), strict=True))
         if any(one.answer == "missing" for one in sent.values()):
             raise ExecutionNotFound(f"there is no execution {key}", key)
         logged = {place: (one.version, letters[place]) for place, one in sent.items() if one.version}

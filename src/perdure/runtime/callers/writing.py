@@ -6,7 +6,8 @@ see yet what the hint is about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from perdure.core.records import Hint, Mail, Sent, Start, Started, is_external
 from perdure.errors import UsageError
@@ -14,6 +15,9 @@ from perdure.ports import Joining, Store, Stream
 from perdure.runtime.callers.batch import Batch
 from perdure.runtime.external.watch import news_of_task
 from perdure.runtime.telemetry.metrics import Counter
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 #: Letters, or starts, of one caller that share a transaction.
 MOST = 1000
@@ -63,18 +67,20 @@ class Writes:
         return self._store
 
     async def send_all(self, letters: Sequence[Mail]) -> list[Sent]:
-        """Many letters of one caller: those of a group are written together, in their order."""
-        sent: list[Sent] = []
-        for first in range(0, len(letters), MOST):
-            sent += await self._write_sends(letters[first : first + MOST])
-        return sent
+        """Letters of one caller. Few share a write with those of others; many have writes of their own."""
+        if len(letters) <= self._group:
+            return await self.sends.put_all(letters)
+        return await self.send_in_order(letters)
+
+    async def send_in_order(self, letters: Sequence[Mail]) -> list[Sent]:
+        """Letters of one caller for one mailbox: none is written after one that could not be."""
+        return await _by_parts(self._write_sends, letters)
 
     async def start_all(self, starts: Sequence[Start]) -> list[Started]:
-        """Many starts of one caller."""
-        answers: list[Started] = []
-        for first in range(0, len(starts), MOST):
-            answers += await self._write_starts(starts[first : first + MOST])
-        return answers
+        """Starts of one caller. Few share a write with those of others; many have writes of their own."""
+        if len(starts) <= self._group:
+            return await self.starts.put_all(starts)
+        return await _by_parts(self._write_starts, starts)
 
     async def _write_starts(self, starts: Sequence[Start]) -> Sequence[Started]:
         answers = await self._store.start(starts, self._grace())
@@ -97,3 +103,10 @@ class Writes:
         }
         await self._stream.publish(list(hints.values()))
         return answers
+
+
+async def _by_parts(write: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], items: Sequence[Q]) -> list[A]:
+    answers: list[A] = []
+    for first in range(0, len(items), MOST):
+        answers += await write(items[first : first + MOST])
+    return answers
