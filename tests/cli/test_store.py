@@ -47,6 +47,8 @@ def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch)
         "meaning": MEANING["lease"],
     }
     assert (data["store"]["value"], data["store"]["source"]) == (shop.store, "given")
+    given = {one["name"]: one for one in shop.json("config", "--stream", "redis://cache")}["stream"]
+    assert (given["value"], given["source"]) == ("redis://cache", "given")
     assert (data["grace"]["source"], data["grace"]["place"]) == ("default", "")
     lines = shop.out("config").splitlines()
     assert [line.split()[0] for line in lines if line.startswith("PERDURE_")] == [

@@ -86,7 +86,7 @@ def config(call: Call) -> int:
 
     Example: PERDURE_LEASE=30s perdure config --config orders.toml
     """
-    found = look(store=call.store, tenant=call.tenant)
+    found = look(store=call.store, stream=call.stream, tenant=call.tenant)
     rows = explain(found)
     if call.show.json:
         call.show.data(rows)
