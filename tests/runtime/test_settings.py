@@ -297,6 +297,16 @@ def test_passwords_are_shown_nowhere(url: str) -> None:
         assert "***" in text
 
 
+def test_what_cannot_be_taken_apart_is_no_address() -> None:
+    for chosen in (
+        {"store": "postgresql://ada:s3cret@[::1/shop"},
+        {"store": "memory://", "stream": "redis://:s3cret@[::1"},
+    ):
+        with pytest.raises(SettingsError, match="is no address: write HOST:PORT") as refusal:
+            Perdure(**chosen)
+        assert "s3cret" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     "url", ["sqlite:///orders.db", "sqlite:////var/lib/o.db?synchronous=NORMAL", "redis://h:6379/0"]
 )
