@@ -230,9 +230,14 @@ def command(
             raise typer.Exit(code or 0)
 
         run.__signature__, run.__annotations__ = _signature(fn, bool(act))  # type: ignore[attr-defined]
-        return group.command(name, rich_help_panel=panel)(run)
+        return group.command(name, help=_help(fn), rich_help_panel=panel)(run)
 
     return decorate
+
+
+def _help(fn: Callable[..., Any]) -> str:
+    """The paragraphs of a docstring, each in one line: how wide the terminal is, only the terminal knows."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(fn) or "").split("\n\n"))
 
 
 def _target(given: Mapping[str, Any]) -> str:
