@@ -531,6 +531,25 @@ def test_the_backlog_is_of_all_definitions_and_queues_however_many_wait_for_late
     asyncio.run(scenario())
 
 
+def test_a_role_that_sees_all_tenants_can_ask_for_the_backlog(postgres: str) -> None:
+    """As the page about queues tells whoever scales by it."""
+
+    async def scenario() -> None:
+        async with application(postgres) as url, opened(postgres) as store:
+            await store.start([begin("acme/1"), begin("other/1")], 0)
+            address = read_address(url)
+            ask = f"select waiting from {address.schema}.backlog()"
+            async with session(url) as connection:
+                assert await connection.fetchval(ask) is None
+                role = await connection.fetchval("select current_user")
+            async with session(postgres) as connection:
+                await connection.execute(f"alter role {role} set perdure.tenant = '*'")
+            async with session(url) as connection:
+                assert await connection.fetchval(ask) == 2
+
+    asyncio.run(scenario())
+
+
 # Plans
 
 
