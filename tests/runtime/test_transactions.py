@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -176,6 +177,59 @@ def test_one_whose_attempts_are_spent_is_stuck_and_leaves_nothing_behind(databas
         assert await run.result(timeout=20) == 3
         assert await entries(connection) == ["room"]
         check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+@action(transactional=True, retries=3)
+async def ends_it(how: str) -> None:
+    tries.append(how)
+    await action.connection.execute(f"insert into {place[0]} values ($1)", how)
+    await action.connection.execute(how)
+
+
+@workflow
+async def ending(how: str) -> None:
+    await ends_it(how)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_one_that_ends_its_transaction_fails_and_does_not_run_again(database: Callable[[Body], None], how: str) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        run = await app.start(ending, how)
+        with pytest.raises(ExecutionFailed, match="it ended the transaction that it ran in"):
+            await run.result(timeout=20)
+        assert tries == [how]
+        assert await entries(connection) == (["commit"] if how == "commit" else [])
+        assert await (await app.start(booking, "room", 0)).result(timeout=10) == "booked room"
+        check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+@action(transactional=True, retries=Retry(attempts=2, first=0.01))
+async def careless(nested: bool) -> str:
+    tries.append("careless")
+    await action.connection.execute(f"insert into {place[0]} values ('careless')")
+    with suppress(asyncpg.PostgresError):
+        async with action.connection.transaction() if nested else nullcontext():
+            await action.connection.execute("select 1 / 0")
+    return "fine"
+
+
+@workflow
+async def carelessly(nested: bool) -> str:
+    return await careless(nested)
+
+
+def test_one_that_goes_on_after_an_error_of_the_database_has_failed(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        with pytest.raises(ExecutionFailed, match="a statement over action.connection failed and the action went on"):
+            await (await app.start(carelessly, False)).result(timeout=20)
+        assert len(tries) == 2
+        assert await entries(connection) == []
+        assert await (await app.start(carelessly, True)).result(timeout=10) == "fine"
+        assert await entries(connection) == ["careless"]
 
     database(body)
 

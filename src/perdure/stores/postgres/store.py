@@ -39,6 +39,7 @@ from perdure.core.records import (
     tenant_of,
 )
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.ports import Standing
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
@@ -427,6 +428,17 @@ class PostgresStore:
                 if trouble.lost(error):
                     line.drop()
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
+
+    async def standing(self, connection: Any) -> Standing:
+        if not connection.is_in_transaction():
+            return "ended"
+        try:
+            await connection.execute("select")
+        except asyncpg.InFailedSQLTransactionError:
+            return "failed"
+        except trouble.FAILURES as error:
+            raise trouble.meaning(error, self.address.shown, writes=False) from error
+        return "open"
 
 
 _Refusal = Literal["mail", "early", "stale", "park", "busy"]
