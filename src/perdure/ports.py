@@ -193,7 +193,7 @@ class Joining(Protocol):
         ...
 
     async def standing(self, connection: Any) -> Standing:
-        """What whoever was given that connection has made of its transaction."""
+        """What whoever was given it has made of its transaction; raises what they put off until its end."""
         ...
 
 

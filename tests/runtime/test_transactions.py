@@ -208,6 +208,36 @@ def test_one_that_ends_its_transaction_fails_and_does_not_run_again(database: Ca
 
 
 @action(transactional=True, retries=Retry(attempts=2, first=0.01))
+async def put_off(rows: str) -> str:
+    tries.append("put_off")
+    await action.connection.execute(f"insert into {place[0]} values {rows}")
+    return "fine"
+
+
+@workflow
+async def puts_off(rows: str) -> str:
+    return await put_off(rows)
+
+
+@pytest.mark.parametrize("constraint", ["unique (what)", "foreign key (other) references {} (key)"])
+def test_a_constraint_that_is_checked_at_the_end_fails_the_action(
+    database: Callable[[Body], None], constraint: str
+) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        rule = constraint.format(place[0])
+        await connection.execute(f"alter table {place[0]} add key text unique, add other text")
+        await connection.execute(f"alter table {place[0]} add {rule} deferrable initially deferred")
+        with pytest.raises(ExecutionFailed, match="ViolationError"):
+            await (await app.start(puts_off, "('a', 'k', 'none'), ('a', 'l', 'k')")).result(timeout=20)
+        assert len(tries) == 2
+        assert await entries(connection) == []
+        assert await (await app.start(puts_off, "('b', 'k', 'l'), ('c', 'l', 'k')")).result(timeout=20) == "fine"
+        assert await entries(connection) == ["b", "c"]
+
+    database(body)
+
+
+@action(transactional=True, retries=Retry(attempts=2, first=0.01))
 async def careless(nested: bool) -> str:
     tries.append("careless")
     await action.connection.execute(f"insert into {place[0]} values ('careless')")
