@@ -94,6 +94,18 @@ def test_an_execution_starts_with_the_callers_transaction_or_not_at_all(database
     database(body)
 
 
+def test_a_connection_is_one_of_asyncpg_also_from_a_pool(postgres: str, database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        with pytest.raises(UsageError, match="takes a connection of asyncpg, not a str"):
+            await app.start(booking, "room", 0, connection=postgres)
+        async with asyncpg.create_pool(postgres.partition("?")[0], min_size=1, max_size=1) as pool:
+            async with pool.acquire() as lent, lent.transaction():
+                run = await app.start(booking, "room", 0, connection=lent)
+        assert await run.result(timeout=10) == "booked room"
+
+    database(body)
+
+
 def test_an_event_is_sent_with_the_callers_transaction_or_not_at_all(database: Callable[[Body], None]) -> None:
     @workflow
     async def listens() -> list[str]:

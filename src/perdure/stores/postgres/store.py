@@ -17,6 +17,7 @@ from itertools import starmap
 from typing import Any, Literal, cast
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from perdure.core import events
 from perdure.core.behalf import seen_by
@@ -38,7 +39,7 @@ from perdure.core.records import (
     key_of,
     tenant_of,
 )
-from perdure.errors import StoreError, StoreUnavailable
+from perdure.errors import StoreError, StoreUnavailable, UsageError
 from perdure.ports import Standing
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
@@ -401,6 +402,8 @@ class PostgresStore:
     @asynccontextmanager
     async def _joined(self, connection: Any, tenants: set[str]) -> AsyncIterator[None]:
         """Errors inside the caller's transaction: it has not been committed, so nothing was written."""
+        if not isinstance(connection, (asyncpg.Connection, PoolConnectionProxy)):
+            raise UsageError(f"connection= takes a connection of asyncpg, not a {type(connection).__qualname__}")
         try:
             # A connection that we have lent out ourselves sees everybody as it is.
             async with nullcontext() if id(connection) in self._lent else as_tenants(connection, tenants):
