@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from perdure.core.records import (
     Backlog,
@@ -168,6 +168,10 @@ class Locks(Protocol):
     async def close(self) -> None: ...
 
 
+#: A transaction that takes further statements, one in which a statement has failed, and one that is over.
+Standing: TypeAlias = Literal["open", "failed", "ended"]
+
+
 @runtime_checkable
 class Joining(Protocol):
     """A store whose writes can be part of a transaction of the caller's, on a connection of the store's driver."""
@@ -186,6 +190,10 @@ class Joining(Protocol):
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """A connection with an open transaction that commits at the end of the block."""
+        ...
+
+    async def standing(self, connection: Any) -> Standing:
+        """What whoever was given it has made of its transaction; raises what they put off until its end."""
         ...
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import resource
 import subprocess
 import sys
@@ -112,6 +113,15 @@ def test_a_module_that_is_not_there(shop: Shop) -> None:
 def test_what_the_code_prints_does_not_disturb_json(shop: Shop) -> None:
     shop.file.write_text(SHOP + "\nprint('hello from the module')\n")
     assert shop.json("start", "shop.py", "echo", "x")["workflow"] == "echo"
+
+
+def test_help_is_wrapped_where_the_terminal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = [line.strip() for line in CliRunner().invoke(app, ["worker", "--help"]).stdout.splitlines()]
+    first = next(number for number, line in enumerate(shown) if line.startswith("It then finishes"))
+    text = shown[first : shown.index("", first)]
+    for line, following in itertools.pairwise(text):
+        assert len(f" {line} {following.split()[0]} ") > 80, "the next word had room here"
 
 
 def test_the_help_is_there_for_all_and_fast() -> None:

@@ -80,7 +80,10 @@ def test_an_event_is_sent_once_by_its_id(shop: Shop) -> None:
 
 def test_a_payload_is_checked_where_the_code_is_named(shop: Shop) -> None:
     shop.run("start", "shop.py", "fulfil", TEA, "--id", "order-1")
-    assert "`tracking`" in shop.error("send", "order-1", "packed", "{}", "--app", "shop.py")
+    error = shop.error("send", "order-1", "packed", "{}", "--app", "shop.py")
+    assert "`tracking`" in error
+    assert "has the types" in error
+    assert "has the types" not in shop.error("list", "--cursor", "another"), "of what no code declares"
 
 
 def test_nothing_can_be_sent_to_nobody(shop: Shop) -> None:

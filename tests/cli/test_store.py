@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-import pytest
+import io
+import re
 
-from perdure.runtime.settings import MEANING
+import pytest
+from rich.console import Console
+
+from perdure.cli.store import _table
+from perdure.runtime.settings import MEANING, explain, look
 from tests.cli.conftest import Shop
 
 
@@ -47,6 +52,8 @@ def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch)
         "meaning": MEANING["lease"],
     }
     assert (data["store"]["value"], data["store"]["source"]) == (shop.store, "given")
+    given = {one["name"]: one for one in shop.json("config", "--stream", "redis://cache")}["stream"]
+    assert (given["value"], given["source"]) == ("redis://cache", "given")
     assert (data["grace"]["source"], data["grace"]["place"]) == ("default", "")
     lines = shop.out("config").splitlines()
     assert [line.split()[0] for line in lines if line.startswith("PERDURE_")] == [
@@ -54,6 +61,18 @@ def test_config_lists_every_setting(shop: Shop, monkeypatch: pytest.MonkeyPatch)
     ]
     line = next(line for line in lines if line.startswith("PERDURE_LEASE"))
     assert line.split()[:3] == ["PERDURE_LEASE", "30.0", "environment"]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_config_fits_a_terminal_and_cuts_nothing(width: int) -> None:
+    found = look({"PERDURE_STORE": "postgresql://ada@db.example/shop", "WORKFLOW_REDIS_IDLE_TIMEOUT_MS": "30000"})
+    console = Console(file=io.StringIO(), width=width)
+    console.print(_table(explain(found), width))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in re.sub("://…", "", shown)
+    words = shown.split()
+    for row in explain(found):
+        assert {row.variable, *row.place.split(), *row.meaning.split()} <= set(words)
 
 
 def test_config_tells_the_file_and_the_older_name_that_a_value_comes_from(

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from tests.cli.conftest import Shop
+from tests.cli.processes import Process
 
 # Actions that run until the test lets them go.
 GATED = """
@@ -134,19 +135,35 @@ def test_a_worker_serves_the_queues_that_it_is_given(gated: Shop) -> None:
 
 def test_a_worker_has_the_places_that_it_is_given(gated: Shop) -> None:
     with gated.process("worker", "shop.py", "--concurrency", "2", "--health", "127.0.0.1:0") as worker:
-        port = re.search(r"http://127.0.0.1:(\d+)", worker.line("health and metrics on"))
-        assert port is not None
-        for id in "abcd":
-            gated.run("start", "shop.py", "steps", str(gated.folder / "gate"), "--id", id)
-        text = ""
-        while "\nperdure_holds 4\n" not in text:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=20) as answer:
-                text = answer.read().decode()
+        text = _held(gated, worker, "abcd")
         assert "\nperdure_attempts_running 2\n" in text
         (gated.folder / "gate").touch()
         for id in "abcd":
             assert gated.lines("tail", id, "--follow")[-1]["data"]["result"] == "first second"
         assert worker.stop() == 0
+
+
+def test_a_worker_that_is_told_to_stop_waits_for_no_action_that_has_no_place(gated: Shop) -> None:
+    with gated.process("worker", "shop.py", "--concurrency", "1", "--health", "127.0.0.1:0") as worker:
+        _held(gated, worker, "abc")
+        worker.signal(signal.SIGTERM)
+        worker.line(r"stopping: 1 action\(s\) may take up to")
+        (gated.folder / "gate").touch()
+        assert worker.end() == 0
+        assert sum("first begins" in line for line in worker.seen) == 1
+
+
+def _held(gated: Shop, worker: Process, ids: str) -> str:
+    """The metrics of the worker once it holds an execution of each id."""
+    port = re.search(r"http://127.0.0.1:(\d+)", worker.line("health and metrics on"))
+    assert port is not None
+    for id in ids:
+        gated.run("start", "shop.py", "steps", str(gated.folder / "gate"), "--id", id)
+    text = ""
+    while f"\nperdure_holds {len(ids)}\n" not in text:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+    return text
 
 
 def test_a_queue_that_nobody_serves_is_noted(gated: Shop) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import string
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from perdure import (
 from perdure.core import events as ev
 from perdure.core.records import Query
 from perdure.errors import UsageError
+from perdure.runtime.checks import checked_id, checked_name, checked_tenant
 from perdure.testing import World
 from perdure.testing.swarm import NoFaults
 from tests.runtime import computing
@@ -97,6 +101,32 @@ async def test_ids_that_could_confuse_somebody_are_refused(world: World, id: str
         return  # no id: one is made
     with pytest.raises(UsageError, match="execution id"):
         await world.start(waiter, 1, id=id)
+
+
+@pytest.mark.parametrize(
+    ("check", "refused"),
+    [(checked_id, "order/1"), (partial(checked_name, what="lane"), "tür"), (checked_tenant, "a.b")],
+)
+def test_a_refusal_says_what_would_have_been_taken(check: Callable[[str], str], refused: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        check(refused)
+    said = re.search(r"1 to (\d+) of a-z, A-Z, 0-9 and (\S+?)(?:,|$)", str(refusal.value))
+    assert said is not None
+    assert check("a" * int(said[1]))
+    with pytest.raises(UsageError):
+        check("a" * (int(said[1]) + 1))
+    every = [sign for sign in map(chr, range(0x20, 0x100)) if _taken(check, f"a{sign}")]
+    assert every == sorted(string.ascii_letters + string.digits + said[2])
+    first = every if check is checked_tenant else sorted(string.ascii_letters + string.digits)
+    assert [sign for sign in every if _taken(check, sign)] == first
+    assert ("the first is a letter or a digit" in str(refusal.value)) is (first != every)
+
+
+def _taken(check: Callable[[str], str], text: str) -> bool:
+    try:
+        return check(text) == text
+    except UsageError:
+        return False
 
 
 async def test_an_input_that_does_not_fit_is_refused_before_anything_is_written(world: World) -> None:

@@ -141,6 +141,23 @@ def test_every_setting_refuses_what_is_not_of_its_type(folder: Path) -> None:
             assert refused().startswith(f"perdure.toml:1: {name} cannot be ")
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "why"),
+    [
+        ("log_level", "chatty", "it is debug or info or warning or error"),
+        ("stream_reclaim", "maybe", "it is true or false"),
+        ("processes", "0", "it is a whole number, 1 or more"),
+        ("page", "2000", "it is a whole number, 1 or more, 1000 at most"),
+        ("api_rate", "many", "it is a number, 0 or more"),
+        ("lease", "0", "it is a duration, more than 0"),
+        ("queues", ",", "it is a text, with a name in it"),
+        ("actor", "", "it is a text, not empty"),
+    ],
+)
+def test_a_refusal_says_what_the_value_has_to_be(name: str, word: str, why: str) -> None:
+    assert refused({f"PERDURE_{name.upper()}": word}) == f"PERDURE_{name.upper()} cannot be {word!r}: {why}"
+
+
 def test_a_worker_of_no_queue_is_a_mistake() -> None:
     for word in ("", " , "):
         assert refused({"PERDURE_QUEUES": word}).startswith(f"PERDURE_QUEUES cannot be {word!r}")
@@ -278,6 +295,16 @@ def test_passwords_are_shown_nowhere(url: str) -> None:
     for text in texts:
         assert "s3c" not in text
         assert "***" in text
+
+
+def test_what_cannot_be_taken_apart_is_no_address() -> None:
+    for chosen in (
+        {"store": "postgresql://ada:s3cret@[::1/shop"},
+        {"store": "memory://", "stream": "redis://:s3cret@[::1"},
+    ):
+        with pytest.raises(SettingsError, match="is no address: write HOST:PORT") as refusal:
+            Perdure(**chosen)
+        assert "s3cret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -93,6 +94,18 @@ def test_an_execution_starts_with_the_callers_transaction_or_not_at_all(database
     database(body)
 
 
+def test_a_connection_is_one_of_asyncpg_also_from_a_pool(postgres: str, database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        with pytest.raises(UsageError, match="takes a connection of asyncpg, not a str"):
+            await app.start(booking, "room", 0, connection=postgres)
+        async with asyncpg.create_pool(postgres.partition("?")[0], min_size=1, max_size=1) as pool:
+            async with pool.acquire() as lent, lent.transaction():
+                run = await app.start(booking, "room", 0, connection=lent)
+        assert await run.result(timeout=10) == "booked room"
+
+    database(body)
+
+
 def test_an_event_is_sent_with_the_callers_transaction_or_not_at_all(database: Callable[[Body], None]) -> None:
     @workflow
     async def listens() -> list[str]:
@@ -176,6 +189,89 @@ def test_one_whose_attempts_are_spent_is_stuck_and_leaves_nothing_behind(databas
         assert await run.result(timeout=20) == 3
         assert await entries(connection) == ["room"]
         check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+@action(transactional=True, retries=3)
+async def ends_it(how: str) -> None:
+    tries.append(how)
+    await action.connection.execute(f"insert into {place[0]} values ($1)", how)
+    await action.connection.execute(how)
+
+
+@workflow
+async def ending(how: str) -> None:
+    await ends_it(how)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_one_that_ends_its_transaction_fails_and_does_not_run_again(database: Callable[[Body], None], how: str) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        run = await app.start(ending, how)
+        with pytest.raises(ExecutionFailed, match="it ended the transaction that it ran in"):
+            await run.result(timeout=20)
+        assert tries == [how]
+        assert await entries(connection) == (["commit"] if how == "commit" else [])
+        assert await (await app.start(booking, "room", 0)).result(timeout=10) == "booked room"
+        check_log([row async for row in run.rows()], run.key)
+
+    database(body)
+
+
+@action(transactional=True, retries=Retry(attempts=2, first=0.01))
+async def put_off(rows: str) -> str:
+    tries.append("put_off")
+    await action.connection.execute(f"insert into {place[0]} values {rows}")
+    return "fine"
+
+
+@workflow
+async def puts_off(rows: str) -> str:
+    return await put_off(rows)
+
+
+@pytest.mark.parametrize("constraint", ["unique (what)", "foreign key (other) references {} (key)"])
+def test_a_constraint_that_is_checked_at_the_end_fails_the_action(
+    database: Callable[[Body], None], constraint: str
+) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        rule = constraint.format(place[0])
+        await connection.execute(f"alter table {place[0]} add key text unique, add other text")
+        await connection.execute(f"alter table {place[0]} add {rule} deferrable initially deferred")
+        with pytest.raises(ExecutionFailed, match="ViolationError"):
+            await (await app.start(puts_off, "('a', 'k', 'none'), ('a', 'l', 'k')")).result(timeout=20)
+        assert len(tries) == 2
+        assert await entries(connection) == []
+        assert await (await app.start(puts_off, "('b', 'k', 'l'), ('c', 'l', 'k')")).result(timeout=20) == "fine"
+        assert await entries(connection) == ["b", "c"]
+
+    database(body)
+
+
+@action(transactional=True, retries=Retry(attempts=2, first=0.01))
+async def careless(nested: bool) -> str:
+    tries.append("careless")
+    await action.connection.execute(f"insert into {place[0]} values ('careless')")
+    with suppress(asyncpg.PostgresError):
+        async with action.connection.transaction() if nested else nullcontext():
+            await action.connection.execute("select 1 / 0")
+    return "fine"
+
+
+@workflow
+async def carelessly(nested: bool) -> str:
+    return await careless(nested)
+
+
+def test_one_that_goes_on_after_an_error_of_the_database_has_failed(database: Callable[[Body], None]) -> None:
+    async def body(app: Perdure, connection: asyncpg.Connection) -> None:
+        with pytest.raises(ExecutionFailed, match="a statement over action.connection failed and the action went on"):
+            await (await app.start(carelessly, False)).result(timeout=20)
+        assert len(tries) == 2
+        assert await entries(connection) == []
+        assert await (await app.start(carelessly, True)).result(timeout=10) == "fine"
+        assert await entries(connection) == ["careless"]
 
     database(body)
 

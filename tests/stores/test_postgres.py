@@ -5,6 +5,7 @@ import itertools
 import logging
 import re
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from perdure.core import events
 from perdure.core.events import PROGRESS, ActionSettled, Started
 from perdure.core.records import Commit, End, Held, Hint, Park, Query, Row
-from perdure.errors import SettingsError, StoreError, StoreOutdated
+from perdure.errors import SettingsError, StoreError, StoreOutdated, StoreUnavailable
 from perdure.ports import Joining, Store
 from perdure.runtime.backends import connect
 from perdure.stores.postgres import PostgresStore, columns, migrations, search
@@ -87,6 +88,22 @@ def test_no_password_is_shown(url: str) -> None:
 def test_an_address_that_makes_no_sense_is_refused(query: str) -> None:
     with pytest.raises(SettingsError, match=query.partition("=")[0]):
         read_address(f"postgresql://db/shop?{query}")
+
+
+@pytest.mark.parametrize("rest", ["ada:s3@cret:s3cret@127.0.0.1/shop", "127.0.0.1:s3cret/shop"])
+def test_an_address_that_the_driver_cannot_read_is_explained(rest: str) -> None:
+    with pytest.raises(SettingsError, match="the driver cannot read this address") as refusal:
+        asyncio.run(PostgresStore(f"postgresql://{rest}").open())
+    if "@" in rest:
+        assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
+
+
+@pytest.mark.parametrize("option", ["shcema=orders", "work_mem=much", "sslmode=perhaps", "data_directory=here"])
+def test_an_option_that_cannot_be_had_is_explained_at_once(postgres: str, option: str) -> None:
+    with pytest.raises(StoreError, match=option.partition("=")[0]) as refusal:
+        asyncio.run(PostgresStore(f"{postgres}&{option}").open())
+    assert "the address asks for what cannot be had" in str(refusal.value)
+    assert not isinstance(refusal.value, StoreUnavailable)
 
 
 def test_an_address_names_the_store_and_its_stream(postgres: str) -> None:
@@ -510,6 +527,25 @@ def test_the_backlog_is_of_all_definitions_and_queues_however_many_wait_for_late
             await store.send([letter(key="acme/later-1")], 0)
             found = {one.queue: one.due for one in await store.backlog()}
             assert found == {"a": 0 + 1 + 2 + 1, "b": 3 + 4 + 5, "c": 6 + 7 + 8}
+
+    asyncio.run(scenario())
+
+
+def test_a_role_that_sees_all_tenants_can_ask_for_the_backlog(postgres: str) -> None:
+    """As the page about queues tells whoever scales by it."""
+
+    async def scenario() -> None:
+        async with application(postgres) as url, opened(postgres) as store:
+            await store.start([begin("acme/1"), begin("other/1")], 0)
+            address = read_address(url)
+            ask = f"select waiting from {address.schema}.backlog()"
+            async with session(url) as connection:
+                assert await connection.fetchval(ask) is None
+                role = await connection.fetchval("select current_user")
+            async with session(postgres) as connection:
+                await connection.execute(f"alter role {role} set perdure.tenant = '*'")
+            async with session(url) as connection:
+                assert await connection.fetchval(ask) == 2
 
     asyncio.run(scenario())
 

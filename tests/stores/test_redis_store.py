@@ -118,6 +118,15 @@ def test_an_address_that_makes_no_sense_is_refused(query: str) -> None:
         read_address(f"redis://db?{query}")
 
 
+@pytest.mark.parametrize(
+    ("address", "what"), [("db:six", "port"), ("db/shop", "database"), ("p@ss/s3cret@db", "database")]
+)
+def test_a_port_and_a_database_are_numbers(address: str, what: str) -> None:
+    with pytest.raises(SettingsError, match=f"the {what} of the address of Redis is no number") as refusal:
+        read_address(f"redis://{address}")
+    assert "s3cret" not in str(refusal.value)
+
+
 def test_an_address_of_a_cluster_is_refused_in_words() -> None:
     with pytest.raises(SettingsError, match="one node"):
         read_address("redis+cluster://db")

@@ -801,6 +801,8 @@ def test_an_address_that_cannot_be_is_explained() -> None:
     with pytest.raises(SettingsError, match="no stream for 'stomp://") as raised:
         backends.stream(Settings(stream="stomp://user:secret@host"))
     assert "secret" not in str(raised.value)
+    with pytest.raises(SettingsError, match="the port of the address of Redis is no number"):
+        backends.stream(Settings(stream="redis+cluster://host:six"))
 
 
 def test_a_stream_that_is_not_open_says_so() -> None:

@@ -98,7 +98,7 @@ _plain("resume", "Let executions go on after a pause.")
 _plain("retry", "Try failed, cancelled and stuck executions again from where they stopped.")
 
 
-@command("send", group=group, act="bulk.send")
+@command("send", group=group, act="bulk.send", typed=True)
 async def send(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", help="The event's name.", show_default=False)],

@@ -131,6 +131,7 @@ class Call:
         self.app: Perdure | None = None
         self.act: Act | None = None  # to be noted before anything is done
         self.noted = False
+        self.typed = False
 
     def application(self, module: str | None = None, *, code: bool = False, **settings: Any) -> Perdure:
         """The application of a module, or one on the store alone."""
@@ -158,7 +159,7 @@ class Call:
 
     def hint(self, error: PerdureError) -> str:
         for kind, hint in _HINTS:
-            if isinstance(error, kind):
+            if isinstance(error, kind) and (kind is not InvalidValue or self.typed):
                 store = self.app.settings.store if self.app is not None else self.store
                 tenant = self.app.tenant if self.app is not None else self.tenant
                 return hint.format(store=redacted(store or ""), tenant=tenant)
@@ -190,12 +191,13 @@ def _configured(file: str | None) -> Iterator[None]:
 
 
 def command(
-    name: str, panel: str | None = None, group: typer.Typer = app, act: str = ""
+    name: str, panel: str | None = None, group: typer.Typer = app, act: str = "", typed: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function, plain or async, whose first parameter is the Call.
 
     A command that administers names its `act`: it is noted in the audit as soon as the store is open, with the reason
-    that is given. One that has no use for a reason itself gets the option all the same.
+    that is given. One that has no use for a reason itself gets the option all the same. A `typed` one takes values of
+    types that the code declares.
     """
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,6 +214,7 @@ def command(
             **given: Any,
         ) -> None:
             call = Call(store, stream, tenant, json, debug)
+            call.typed = typed
             why = str(given.get("reason") or given.get("note") or "")
             given = {name: value for name, value in given.items() if name in own}
             if act and not given.get("dry_run"):
@@ -230,9 +233,14 @@ def command(
             raise typer.Exit(code or 0)
 
         run.__signature__, run.__annotations__ = _signature(fn, bool(act))  # type: ignore[attr-defined]
-        return group.command(name, rich_help_panel=panel)(run)
+        return group.command(name, help=_help(fn), rich_help_panel=panel)(run)
 
     return decorate
+
+
+def _help(fn: Callable[..., Any]) -> str:
+    """The paragraphs of a docstring, each in one line: how wide the terminal is, only the terminal knows."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(fn) or "").split("\n\n"))
 
 
 def _target(given: Mapping[str, Any]) -> str:

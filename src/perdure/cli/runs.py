@@ -31,7 +31,7 @@ OfCorrelation = Annotated[
 Tagged = Annotated[list[str] | None, Option("--tag", help="Only those with this tag; repeatable: with all of them.")]
 
 
-@command("start", RUNS)
+@command("start", RUNS, typed=True)
 async def start(
     call: Call,
     module: Annotated[
@@ -101,7 +101,7 @@ async def _note_if_idle(call: Call, client: Perdure, run: Run[Any]) -> None:
         call.show.note(f"no worker has begun {run.id} yet; {needs(head)}")
 
 
-@command("send", RUNS)
+@command("send", RUNS, typed=True)
 async def send(
     call: Call,
     id: RunId,
@@ -263,7 +263,7 @@ async def retry(call: Call, id: RunId, reason: Reason = "", app: AppOption = Non
         await _accepted(call, again, "retry", origin=id)
 
 
-@command("fork", COURSE, act="executions.fork")
+@command("fork", COURSE, act="executions.fork", typed=True)
 async def fork(
     call: Call,
     id: RunId,

@@ -40,7 +40,7 @@ _CATCH_UP = "What to start of the times that passed while no worker was there."
 _JITTER = "Start at a random moment within so long."
 
 
-@command("create", group=group, act="schedules.create")
+@command("create", group=group, act="schedules.create", typed=True)
 async def create(
     call: Call,
     name: Name,
@@ -92,7 +92,7 @@ async def create(
         call.show.print(styled((made.name, "bold"), " is paused" if paused else f" starts {_when(made.next)}"))
 
 
-@command("update", group=group, act="schedules.update")
+@command("update", group=group, act="schedules.update", typed=True)
 async def update(
     call: Call,
     name: Name,

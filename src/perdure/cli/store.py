@@ -19,9 +19,11 @@ from perdure.runtime.urls import redacted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 PANEL = "Store and settings"
-
+#: Columns that a meaning needs to be read beside its setting.
+_ROOM = 40
 
 GrantOption = Annotated[
     str | None,
@@ -86,27 +88,44 @@ def config(call: Call) -> int:
 
     Example: PERDURE_LEASE=30s perdure config --config orders.toml
     """
-    found = look(store=call.store, tenant=call.tenant)
+    found = look(store=call.store, stream=call.stream, tenant=call.tenant)
     rows = explain(found)
     if call.show.json:
         call.show.data(rows)
     else:
-        call.show.print(_table(rows))
+        call.show.print(_table(rows, call.show.out.width))
     # Everything else refuses to begin with a mistake; here it must not stand in the way of the list.
     for problem in found.problems:
         call.show.error(problem)
     return 2 if found.problems else 0
 
 
-def _table(rows: Sequence[Explained]) -> RenderableType:
-    lines = table("variable", "value", "source", "meaning", flexible="meaning")
-    for row in rows:
-        colour = "" if row.source == "default" else "cyan"
-        place = "" if row.place in (row.variable, row.name) else f" {row.place}"
-        lines.add_row(
-            styled((row.variable, "bold")),
-            styled((str(row.value), colour)),
-            styled((row.source + place, colour or "dim")),
-            styled(row.meaning),
+def _table(rows: Sequence[Explained], width: int) -> RenderableType:
+    """A line for each; where that leaves no room for the meaning, it stands below, and nothing is cut."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    cells = [_cells(row) for row in rows]
+    if sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[:3]) + _ROOM <= width:
+        lines = table("variable", "value", "source", "meaning", flexible="meaning")
+        for row in cells:
+            lines.add_row(*row)
+        return lines
+    gap = styled("  ")
+    return Group(
+        *(
+            Group(gap.join((name, value, source)), Padding(meaning, (0, 0, 0, 4)))
+            for name, value, source, meaning in cells
         )
-    return lines
+    )
+
+
+def _cells(row: Explained) -> tuple[Text, Text, Text, Text]:
+    colour = "" if row.source == "default" else "cyan"
+    place = "" if row.place in (row.variable, row.name) else f" {row.place}"
+    return (
+        styled((row.variable, "bold")),
+        styled((str(row.value), colour)),
+        styled((row.source + place, colour or "dim")),
+        styled(row.meaning),
+    )

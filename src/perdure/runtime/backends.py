@@ -46,7 +46,7 @@ def connect(url: str, settings: Settings | None = None) -> tuple[Store, Stream]:
         from perdure.runtime.settings import Settings as Defaults
 
         settings = Defaults()
-    make = _STORES.get(urlsplit(url).scheme)
+    make = _STORES.get(_scheme(url))
     if make is None:
         known = (
             "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mongodb://HOST/DATABASE, redis://HOST:6379/0,"
@@ -58,7 +58,7 @@ def connect(url: str, settings: Settings | None = None) -> tuple[Store, Stream]:
 
 def stream(settings: Settings) -> Stream:
     """The stream at an address of its own."""
-    make = _STREAMS.get(urlsplit(settings.stream).scheme)
+    make = _STREAMS.get(_scheme(settings.stream))
     if make is None:
         known = (
             "redis://HOST:6379/0, rediss:// for TLS, redis+cluster://, nats://HOST:4222, amqp://USER@HOST/VHOST"
@@ -88,6 +88,14 @@ def warm(settings: Settings) -> Cache | None:
 
     plain, prefix = _plain(settings.stream, settings.stream_prefix)
     return WarmCache(plain, prefix=prefix)
+
+
+def _scheme(url: str) -> str:
+    """What an address begins with; one that cannot be taken apart is refused here, for all who do so later."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        raise SettingsError(f"{redacted(url)!r} is no address: write HOST:PORT, or [ADDRESS]:PORT for IPv6") from None
 
 
 @contextmanager
@@ -235,17 +243,15 @@ def _idle(settings: Settings) -> float | None:
 
 
 def _in_redis(settings: Settings) -> bool:
-    return _STREAMS.get(urlsplit(settings.stream).scheme) is _redis
+    return _STREAMS.get(_scheme(settings.stream)) is _redis
 
 
 def _plain(url: str, prefix: str) -> tuple[str, str]:
     """The address as the driver takes it, and the prefix: the one that it names goes first."""
-    if urlsplit(url).scheme.endswith("+cluster"):
-        return url, prefix
     from perdure.stores.redis.address import read_address
 
-    address = read_address(url)
-    return address.url, address.prefix or prefix
+    address = read_address(url.replace("+cluster://", "://", 1))
+    return (url, prefix) if "+cluster" in _scheme(url) else (address.url, address.prefix or prefix)
 
 
 _STORES: dict[str, _MakeStore] = {

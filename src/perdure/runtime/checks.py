@@ -16,6 +16,12 @@ from perdure.errors import LimitReached, UsageError
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~-]{0,199}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@~/-]{0,199}")
 _TENANT = re.compile(TENANT)
+#: The same in words.
+_TAKEN = {
+    _ID: "1 to 200 of a-z, A-Z, 0-9 and _.:@~-, of which the first is a letter or a digit",
+    _NAME: "1 to 200 of a-z, A-Z, 0-9 and _.:@~/-, of which the first is a letter or a digit",
+    _TENANT: "1 to 64 of a-z, A-Z, 0-9 and _-",
+}
 #: Neither control characters nor halves of characters, which no database stores.
 LONGEST_LABEL = 200
 _LABEL = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{LONGEST_LABEL}}}")
@@ -88,8 +94,5 @@ def checked_standing(data: bytes, standing: int, payload: int, what: str) -> Non
 
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
-        raise UsageError(
-            f"{text[:80]!r} cannot serve as {what}: it takes letters, digits and"
-            f" {'_-' if what == 'tenant' else '_.:@~-'}, and is at most {64 if what == 'tenant' else 200} long"
-        )
+        raise UsageError(f"{text[:80]!r} cannot serve as {what}: it is {_TAKEN[pattern]}")
     return text

@@ -56,7 +56,7 @@ async def serve(
                 ready(worker)
             await _first(signals.first.wait, until)
             signals.first.set()  # whatever ended it: the next signal means at once
-            running = sum(len(resident.running) for resident in worker.residents.values())
+            running = worker.attempts.running
             finishing = f": {running} action(s) may take up to {app.settings.drain:g} s to finish" if running else ""
             log.info("stopping%s", finishing, extra={"worker": worker.me})
 

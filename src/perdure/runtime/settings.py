@@ -311,6 +311,24 @@ def type_of(name: str) -> str:
     return _TYPES[get_args(kind)[0] if get_origin(kind) is Annotated else kind]
 
 
+def wanted(name: str) -> str:
+    """What a value has to be, for whoever gave another.
+
+    >>> wanted("lapses"), wanted("loop")
+    ('it is a whole number, 1 or more', 'it is auto or uvloop or asyncio')
+    """
+    kind, words = _kinds()[name], type_of(name)
+    if get_origin(kind) is Literal or kind is bool:
+        return f"it is {words}"
+    limits = next((part for one in (kind, *get_args(kind)) for part in get_args(one) if isinstance(part, Meta)), Meta())
+    bounds = [f"{limits.ge} or more"] if limits.ge is not None else []
+    bounds += ["more than 0"] if limits.gt is not None else []
+    bounds += [f"{limits.le} at most"] if limits.le is not None else []
+    bounds += ["not empty"] if limits.min_length else []
+    bounds += ["with a name in it"] if limits.pattern else []
+    return ", ".join([f"it is a {words}", *bounds])
+
+
 def _is_duration(kind: Any) -> bool:
     return kind in (Seconds, Length) or Seconds in get_args(kind)
 
@@ -323,7 +341,8 @@ def _take(found: Found, layer: Iterable[Said]) -> None:
         try:
             value = _read(said, kinds[said.name])
         except (InvalidValue, msgspec.ValidationError) as error:
-            found.problems.append(f"{said.label} cannot be {shown(said.value)!r}: {redacted(str(error))}")
+            why = wanted(said.name) if isinstance(error, msgspec.ValidationError) else redacted(str(error))
+            found.problems.append(f"{said.label} cannot be {shown(said.value)!r}: {why}")
             continue
         if (other := here.get(said.name)) is None:
             here[said.name] = found.origins[said.name] = said

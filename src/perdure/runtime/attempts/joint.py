@@ -9,12 +9,12 @@ commit. What was prepared and not written exists only in memory, so then the mem
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from perdure.core import events as ev
 from perdure.core.records import Commit
-from perdure.errors import REFUSALS, OutcomeUnknown, PerdureError, StoreError
-from perdure.ports import Joining
+from perdure.errors import REFUSALS, OutcomeUnknown, PerdureError, Permanent, StoreError, Transient
+from perdure.ports import Joining, Standing
 from perdure.runtime.execution.resident import Resident
 
 
@@ -51,6 +51,7 @@ async def perform(
     try:
         async with store.transaction() as connection:
             event = await work(connection)
+            _check(await store.standing(connection))
             await floor.reserve(resident)
             reserved = True
             if not floor.here(resident) or not resident.wants(ref):
@@ -72,3 +73,22 @@ async def perform(
             floor.set_free(resident)
     await floor.joined(resident, commit)
     return True
+
+
+def _check(standing: Standing) -> None:
+    """The result can be written only where the action has left its transaction open; else the attempt has failed."""
+    match standing:
+        case "open":
+            return
+        case "failed":
+            raise Transient(
+                "a statement over action.connection failed and the action went on; its transaction takes no more, so"
+                " do what may fail inside of `async with action.connection.transaction()`, a savepoint"
+            )
+        case "ended":
+            raise Permanent(
+                "it ended the transaction that it ran in, and with it what makes its writes and its result one: leave"
+                " commit and rollback to Perdure, and use `action.connection.transaction()` for savepoints"
+            )
+        case _:
+            assert_never(standing)

@@ -38,7 +38,7 @@ from perdure.core.records import (
     tenant_of,
 )
 from perdure.errors import KeyringError, StoreError
-from perdure.ports import Joining, Store, Twinned
+from perdure.ports import Joining, Standing, Store, Twinned
 from perdure.runtime.sealing.seals import Seals
 
 log = logging.getLogger("perdure.sealing")
@@ -328,6 +328,10 @@ class SealedJoining(SealedStore):
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         opened: AbstractAsyncContextManager[Any] = self.inside.transaction()
         return opened
+
+    async def standing(self, connection: Any) -> Standing:
+        found: Standing = await self.inside.standing(connection)
+        return found
 
 
 class SealedTwinned(SealedStore):

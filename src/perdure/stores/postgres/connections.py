@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import PerdureError, SettingsError, StoreError
 from perdure.stores.postgres import trouble
 from perdure.stores.postgres.address import Address
 
@@ -124,8 +124,10 @@ class Line:
         while True:
             try:
                 return await connect(self._address, self._name, self.tenant, self.settings)
-            except trouble.FAILURES as error:
+            except (*trouble.FAILURES, ValueError) as error:
                 wrapped = trouble.unreachable(error, self._address.shown)
+                if isinstance(wrapped, SettingsError):
+                    raise wrapped from None
                 hopeless = type(wrapped) is StoreError
                 if hopeless or asyncio.get_running_loop().time() + pause > end:
                     raise wrapped from error

@@ -17,6 +17,7 @@ from itertools import starmap
 from typing import Any, Literal, cast
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from perdure.core import events
 from perdure.core.behalf import seen_by
@@ -38,7 +39,8 @@ from perdure.core.records import (
     key_of,
     tenant_of,
 )
-from perdure.errors import StoreError, StoreUnavailable
+from perdure.errors import StoreError, StoreUnavailable, UsageError
+from perdure.ports import Standing
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
@@ -400,6 +402,8 @@ class PostgresStore:
     @asynccontextmanager
     async def _joined(self, connection: Any, tenants: set[str]) -> AsyncIterator[None]:
         """Errors inside the caller's transaction: it has not been committed, so nothing was written."""
+        if not isinstance(connection, (asyncpg.Connection, PoolConnectionProxy)):
+            raise UsageError(f"connection= takes a connection of asyncpg, not a {type(connection).__qualname__}")
         try:
             # A connection that we have lent out ourselves sees everybody as it is.
             async with nullcontext() if id(connection) in self._lent else as_tenants(connection, tenants):
@@ -427,6 +431,20 @@ class PostgresStore:
                 if trouble.lost(error):
                     line.drop()
                 raise trouble.meaning(error, self.address.shown, writes=True) from error
+
+    async def standing(self, connection: Any) -> Standing:
+        if not connection.is_in_transaction():
+            return "ended"
+        try:
+            # A constraint that waits for the end of the transaction is theirs, and so is the error if it does not hold.
+            await connection.execute("set constraints all immediate")
+        except asyncpg.InFailedSQLTransactionError:
+            return "failed"
+        except trouble.FAILURES as error:
+            if not trouble.lost(error):
+                raise
+            raise trouble.meaning(error, self.address.shown, writes=False) from error
+        return "open"
 
 
 _Refusal = Literal["mail", "early", "stale", "park", "busy"]

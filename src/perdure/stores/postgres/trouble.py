@@ -12,6 +12,7 @@ from perdure.errors import (
     InvalidValue,
     OutcomeUnknown,
     PerdureError,
+    SettingsError,
     StoreError,
     StoreFull,
     StoreOutdated,
@@ -48,6 +49,9 @@ _MEANINGS: list[tuple[str, type[PerdureError], str]] = [
     ("28", StoreError, "the database does not let this role in; check the user, the password and pg_hba.conf"),
     ("3D000", StoreError, "there is no such database; create it first"),
 ]
+
+#: What a session begins with: a setting that is none, that cannot be set or cannot have this value, or no right to it.
+_ASKED_WRONGLY = frozenset({"42704", "55P02", "22023", "42501"})
 
 
 def state_of(error: BaseException) -> str:
@@ -92,4 +96,14 @@ def unreachable(error: BaseException, place: str) -> PerdureError:
     for prefix, kind, text in _MEANINGS:
         if state.startswith(prefix) and prefix[:2] in ("28", "3D"):
             return kind(f"{place}: {text} {detail}")
+    if state in _ASKED_WRONGLY or isinstance(error, asyncpg.ClientConfigurationError):
+        return StoreError(
+            f"{place}: the address asks for what cannot be had; look at its options and its user {detail}"
+        )
+    if isinstance(error, ValueError):
+        # Its text has parts of the address, and with them the password.
+        return SettingsError(
+            f"{place}: the driver cannot read this address; in a user or a password what is no letter or digit is"
+            " written as %40 for @, %3A for : and so on"
+        )
     return StoreUnavailable(f"{place}: the database cannot be reached; is it running? {detail}")

@@ -53,7 +53,9 @@ def read_address(url: str) -> Address:
     try:
         place = f"Redis at {parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path.rstrip('/')}"
     except ValueError as error:
-        raise SettingsError("the port of the store's address is no number: write redis://HOST:6379/0") from error
+        raise SettingsError("the port of the address of Redis is no number: write redis://HOST:6379/0") from error
+    if not re.fullmatch(r"/?[0-9]*/?", parts.path):
+        raise SettingsError("the database of the address of Redis is no number: write redis://HOST:6379/0")
     return Address(urlunsplit(parts._replace(query=urlencode(theirs))), place, **read)  # type: ignore[arg-type]
 
 
