@@ -108,6 +108,7 @@ def test_a_module_that_is_not_there(shop: Shop) -> None:
     assert "there is no module nope" in shop.error("workflows", "nope")
     assert "neither a file nor a module" in shop.error("workflows", "a-b")
     assert "no Perdure object 'nope'" in shop.error("start", "shop.py:nope", "echo", "x")
+    assert "is a workflow: name it behind the module, as in shop.py echo" in shop.error("start", "shop.py:echo", '"x"')
 
 
 def test_what_the_code_prints_does_not_disturb_json(shop: Shop) -> None:

@@ -203,11 +203,11 @@ def test_a_mistake_in_the_settings_stops_the_start(shop: Shop, words: tuple[str,
 def test_a_start_that_waits_ends_cleanly_when_interrupted(gated: Shop) -> None:
     with gated.process("worker", "shop.py", "--json") as worker:
         worker.line('"ready"')
-        with gated.process("start", "shop.py", "steps", "never", "--wait") as start:
+        with gated.process("start", "shop.py", "steps", "never", "--wait", "--id", "s1") as start:
             worker.line("first begins")
             start.signal(signal.SIGINT)
             assert start.end() == 130
-            assert start.seen == []
+            assert start.seen == ["note: s1 goes on; `perdure tail s1` follows it"]
         worker.signal(signal.SIGINT)
         worker.line("stopping: ")
         worker.signal(signal.SIGINT)

@@ -143,7 +143,7 @@ def test_wrong_arguments_are_a_type_error(
         (plain, b"[1,2,3,4]", "too many positional"),
         (plain, b'{"args":[1,2],"kwargs":{"x":1}}', "unexpected keyword"),
         (plain, b'{"args":[1,2],"kw":{}}', "unknown field `kw`"),
-        (plain, b"7", "not the arguments of plain: Expected `object`, got `int`: b'7'"),
+        (plain, b"7", "not the arguments of plain: Expected `object`, got `int`: 7"),
         (plain, b"", "truncated"),
         (open_ended, b'[1,{"sku":"a"},{}]', "argument rest of open_ended: Item: object missing"),
         (open_ended, b'{"args":[1],"kwargs":{"x":"y"}}', "argument x of open_ended: date"),

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from perdure.errors import PerdureError, UsageError
 from perdure.flows.registry import registry
+from perdure.flows.workflow import Workflow
 from perdure.runtime.app import Perdure
 from perdure.runtime.settings import load as load_settings
 
@@ -47,6 +48,9 @@ class Loaded:
         """The Perdure object that was named, or the only one there is."""
         if self.name:
             found = getattr(self.module, self.name, None)
+            if isinstance(found, Workflow):
+                there = f"{self.spec} {self.name}"
+                raise UsageError(f"{self.name} of {self.spec} is a workflow: name it behind the module, as in {there}")
             if not isinstance(found, Perdure):
                 raise UsageError(f"{self.spec} has no Perdure object {self.name!r}: app = Perdure(…) makes one")
             return found

@@ -84,6 +84,9 @@ async def _wait(call: Call, client: Perdure, run: Run[Any]) -> int:
         code = 1
         if not call.show.json:
             call.show.error(str(error))
+    except asyncio.CancelledError:  # Ctrl-C
+        call.show.note(f"{run.id} goes on; `perdure tail {run.id}` follows it")
+        raise
     finally:
         watching.cancel()
     head = await run.head()

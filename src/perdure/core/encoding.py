@@ -118,13 +118,13 @@ def digest(*parts: str | bytes) -> str:
 
 
 def short(value: object, limit: int = 200) -> str:
-    """The repr of a value for a message, never longer than the limit and never an error.
+    """A value for a message, never longer than the limit and never an error: bytes as text, the rest as its repr.
 
-    >>> short("x" * 300, 10)
-    "'xxxxxx..."
+    >>> short("x" * 300, 10), short(b'{"a": 1}')
+    ("'xxxxxx...", '{"a": 1}')
     """
     try:
-        text = repr(value)
+        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else repr(value)
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
