@@ -92,11 +92,11 @@ class Landing:
             for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
                 if outcome == "ok" or (outcome == "mail" and not isinstance(commit.settle, End)):
                     self._count(commit, now)
-                if outcome == "ok":
                     if commit.children:
                         hints += [_hint(start) for start in commit.children]
                     if commit.mail:
                         hints += resident.kin.hints(commit.mail, resident.replay)
+                if outcome == "ok":
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)
