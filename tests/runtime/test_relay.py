@@ -17,6 +17,7 @@ from perdure.runtime.managing.tenants import NEWS
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres.address import read_address
 from perdure.streams.memory import MemoryStream
+from perdure.testing import World
 
 
 @workflow
@@ -110,6 +111,13 @@ def test_a_place_that_comes_free_while_the_store_is_asked_is_given_away_at_once(
                 await asyncio.gather(*(run.result(timeout=20) for run in runs))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.world(resident=1, grace=0, probe="1h")
+async def test_a_full_worker_lets_time_pass_between_two_looks_though_hints_are_given_none(world: World) -> None:
+    runs = [await world.start(relayed_long_steps) for _ in range(3)]
+    for run in runs:
+        await run.result()
 
 
 class Gate:

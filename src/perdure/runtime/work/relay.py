@@ -30,6 +30,8 @@ from perdure.runtime.work.rooms import Rooms
 FAR = 2**63
 #: Of a full worker's places, one in so many is spared, once in every `grace`.
 _SPARED = 2
+#: Who is full, or has hinted something, does not come back to it before so many microseconds, however short `grace` is.
+_AGAIN = 100_000
 
 
 class Floor(Protocol):
@@ -65,7 +67,7 @@ class Relay:
         self._clock = clock
         self._intake = intake
         self._mailman = mailman
-        self._grace = int(floor.settings.grace * 1e6)
+        self._grace = max(int(floor.settings.grace * 1e6), _AGAIN)
         self._nudge = asyncio.Event()
         self._next_look: int = 0
         self._next_round: int = 0  # to all mailboxes, when full
