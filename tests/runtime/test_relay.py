@@ -62,6 +62,55 @@ def test_a_timer_that_is_set_while_the_store_is_asked_is_not_forgotten() -> None
     assert 0.5 <= took < 5, f"it woke up after {took:.2f} s"
 
 
+class Told(MemoryStream):
+    """Notes what was dealt with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[Hint] = []
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        self.done += hints
+
+
+class Claiming(MemoryStore):
+    """Once told so, it says what is due when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.goes_on.set()
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        self.asked.set()
+        await self.goes_on.wait()
+        return await super().claim(queues, definitions, limit, grace)
+
+
+def test_what_a_worker_is_told_while_it_looks_what_is_due_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        store, stream = Claiming(), Told()
+        async with Perdure(store, stream=stream, grace=60, probe=60, probe_idle=60) as app:
+            await app.tenants.suspend("small")
+            async with app.working():
+                run = await app.start(relayed_nap, 0.0, tenant="small")
+                async with asyncio.timeout(10):
+                    while run.key not in [hint.key for hint in stream.done]:  # it was passed over
+                        await asyncio.sleep(0.001)
+                    store.goes_on.clear()
+                    store.asked.clear()
+                    await stream.publish([Hint("", "default")])
+                    await store.asked.wait()
+                    stream.done.clear()
+                    await app.tenants.resume("small")
+                    while NEWS not in [hint.news for hint in stream.done]:
+                        await asyncio.sleep(0.001)
+                store.goes_on.set()
+                await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_at_rest_asks_when_and_not_what() -> None:
     async def scenario() -> Counter[str]:
         store = Asked()

@@ -93,6 +93,7 @@ class Relay:
         quiet_since = asyncio.get_running_loop().time()
         expected = True  # something should be due; else the store is asked for a time first, and for no more
         while True:
+            self._next_look = FAR  # what we are told from here on counts: it may not be in any answer of this look
             queues, definitions = self._floor.settings.queue_names, self._taken()
             due = FAR if expected else await self._first_due(queues, definitions)
             now = await self._clock.sync()
@@ -152,8 +153,6 @@ class Relay:
         return [*dues, *found], len(found) == most
 
     async def _first_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int:
-        """What we are told from here on counts as well: the answer may be from before."""
-        self._next_look = FAR
         due = await self._store.next_due(queues, definitions)
         return FAR if due is None else due
 
