@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 import pytest
 
 from perdure import Perdure, action, workflow
-from perdure.core.records import Commit, Due, Head, Hint, Outcome, Query, tenant_of
+from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Outcome, Query, tenant_of
 from perdure.errors import StoreRefused, StoreUnavailable
 from perdure.runtime.managing.tenants import NEWS
 from perdure.stores.memory import MemoryStore
@@ -158,6 +158,41 @@ def test_a_place_that_comes_free_while_the_store_is_asked_is_given_away_at_once(
             store.late = 0.2  # while it is asked when something is due, what was claimed before has long ended
             async with app.working():
                 await asyncio.gather(*(run.result(timeout=20) for run in runs))
+
+    asyncio.run(scenario())
+
+
+class Holding(Asked):
+    """What is not there takes its time to be missed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds, self.missed = asyncio.Event(), asyncio.Event()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        if keys == ["default/gone"]:
+            self.holds.set()
+            await self.missed.wait()
+        return await super().hold(keys, me, lease, known)
+
+
+def test_a_place_that_was_kept_for_one_who_does_not_come_is_given_away_at_once() -> None:
+    async def scenario() -> None:
+        store, stream = Holding(), MemoryStream()
+        app = Perdure(store, stream=stream, resident=1, grace=60, probe=60, probe_idle=60)
+        async with app, Perdure(store, stream=MemoryStream(), grace=0) as outside, app.working():
+            await stream.publish([Hint("default/gone", "default")])
+            await store.holds.wait()
+            due = await outside.start(relayed_steps)
+            store.count.clear()
+            await stream.publish([Hint("", "default")])
+            async with asyncio.timeout(10):
+                while not store.count["next_due"]:  # it was looked, and there was no place
+                    await asyncio.sleep(0.001)
+            store.missed.set()
+            await app.get(due.id).result(timeout=20)
 
     asyncio.run(scenario())
 

@@ -135,9 +135,12 @@ class Intake:
             if admitted := await self._quotas.admitted(new):
                 await self._hold_each(admitted)
         finally:
+            full = self._rooms.free() <= 0
             self._quotas.settled(new)
             self._rooms.answered(new)
             self._mailman.moved_in()
+            if full and self._rooms.free() > 0:
+                self._floor.look_at(self._floor.now())  # who was asked for has not come: there is room again
 
     async def _hold_each(self, new: list[str]) -> None:
         # Out of the cache while the hold is under way: what the answer leaves out must still be here when it comes.
