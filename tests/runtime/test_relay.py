@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import asyncpg
 import pytest
 
 from perdure import Perdure, action, workflow
-from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Outcome, Query, tenant_of
+from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Outcome, Park, Query, tenant_of
 from perdure.errors import StoreRefused, StoreUnavailable
 from perdure.runtime.managing.tenants import NEWS
 from perdure.stores.memory import MemoryStore
@@ -107,6 +107,40 @@ def test_what_a_worker_is_told_while_it_looks_what_is_due_is_not_forgotten() -> 
                         await asyncio.sleep(0.001)
                 store.goes_on.set()
                 await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+class Parking(MemoryStore):
+    """What was parked is found to be due before that is answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed = asyncio.Event()
+        self.look: Callable[[], Awaitable[None]]
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        dues = await super().claim(queues, definitions, limit, grace)
+        if dues:
+            self.claimed.set()
+        return dues
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        answers = await super().commit(group, grace)
+        if any(isinstance(one.settle, Park) for one in group):
+            await asyncio.sleep(0.1)
+            await self.look()
+            await self.claimed.wait()
+        return answers
+
+
+def test_a_timer_that_is_due_before_the_park_is_answered_is_not_late() -> None:
+    async def scenario() -> None:
+        store, stream = Parking(), MemoryStream()
+        store.look = lambda: stream.publish([Hint("", "default")])
+        async with Perdure(store, stream=stream, linger=0, grace=60, probe=60) as app, app.working():
+            run = await app.start(relayed_nap, 0.05)
+            await run.result(timeout=20)
 
     asyncio.run(scenario())
 

@@ -60,6 +60,7 @@ class Resident(Course):
         "later",
         "lease_until",
         "mailbox",
+        "overdue",
         "overfull",
         "recalled",
         "refusals",
@@ -73,6 +74,7 @@ class Resident(Course):
         self.house = house
         self.lane = held.lane
         self.mailbox = Mailbox(house.settings)
+        self.overdue = False  # it is due, and in the store held by nobody: the answer to its park is on its way
         self.overfull = False  # more mail waits than one commit takes
         self.inputs: deque[ev.Event] = deque()
         self.running: dict[int, Running] = {}
@@ -123,6 +125,7 @@ class Resident(Course):
         self.token = held.token
         self.gone = False
         self.lapses = held.lapses
+        self.overdue = False
         self.alarm = 0  # an alarm that went off while it was parked rang for nobody
         self.mailbox.held_again()
         assert self.replay is not None

@@ -104,8 +104,9 @@ class Landing:
                         hints.append(Hint(resident.key, ended=True))  # whoever waits for the end should look
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
-                    if resident.mailbox.letters and not self.here(resident) and resident.ended is None:
-                        # Mail that came when it had just been let go of: nobody else was told.
+                    missed = resident.mailbox.letters or resident.overdue
+                    if missed and not self.here(resident) and resident.ended is None:
+                        # Mail that came when it had just been let go of, or its time: nobody else was told.
                         hints.append(Hint(resident.key, resident.queue, to=self._floor.me))
         self.metrics.batch.observe(len(group.commits))
         self.metrics.duration.observe(self._time() - group.since)

@@ -180,6 +180,9 @@ class Relay:
 
     async def _hint(self, dues: Sequence[Due]) -> None:
         me = self._floor.me
+        for due in dues:
+            if due.holder is None and (resident := self._rooms.residents.get(due.key)) is not None:
+                resident.overdue = True
         here = [due.key for due in dues if due.holder in (None, me)]
         elsewhere = [Hint(due.key, due.queue, due.holder) for due in dues if due.holder not in (None, me)]
         if here:
