@@ -90,7 +90,7 @@ class Claiming(MemoryStore):
 def test_what_a_worker_is_told_while_it_looks_what_is_due_is_not_forgotten() -> None:
     async def scenario() -> None:
         store, stream = Claiming(), Told()
-        async with Perdure(store, stream=stream, grace=60, probe=60, probe_idle=60) as app:
+        async with Perdure(store, stream=stream, lease=60, grace=60, probe=60) as app:
             await app.tenants.suspend("small")
             async with app.working():
                 run = await app.start(relayed_nap, 0.0, tenant="small")
@@ -138,7 +138,7 @@ def test_a_timer_that_is_due_before_the_park_is_answered_is_not_late() -> None:
     async def scenario() -> None:
         store, stream = Parking(), MemoryStream()
         store.look = lambda: stream.publish([Hint("", "default")])
-        async with Perdure(store, stream=stream, linger=0, grace=60, probe=60) as app, app.working():
+        async with Perdure(store, stream=stream, linger=0, lease=60, grace=60, probe=60) as app, app.working():
             run = await app.start(relayed_nap, 0.05)
             await run.result(timeout=20)
 
@@ -215,7 +215,7 @@ class Holding(Asked):
 def test_a_place_that_was_kept_for_one_who_does_not_come_is_given_away_at_once() -> None:
     async def scenario() -> None:
         store, stream = Holding(), MemoryStream()
-        app = Perdure(store, stream=stream, resident=1, grace=60, probe=60, probe_idle=60)
+        app = Perdure(store, stream=stream, resident=1, lease=60, grace=60, probe=60)
         async with app, Perdure(store, stream=MemoryStream(), grace=0) as outside, app.working():
             await stream.publish([Hint("default/gone", "default")])
             await store.holds.wait()
@@ -227,6 +227,36 @@ def test_a_place_that_was_kept_for_one_who_does_not_come_is_given_away_at_once()
                     await asyncio.sleep(0.001)
             store.missed.set()
             await app.get(due.id).result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+@workflow
+async def relayed_pair() -> None:
+    await asyncio.sleep(0.1)
+    await asyncio.gather(relayed_gate(), relayed_step())
+
+
+class Away(Mute):
+    """Tells others alone of what runs apart, and there are none."""
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await MemoryStream.publish(self, [hint for hint in hints if not hint.away])
+
+
+def test_what_runs_apart_and_nobody_else_takes_gets_the_next_place_that_comes_free() -> None:
+    async def scenario() -> None:
+        Gate.opened = asyncio.Event()
+        store = Asked()
+        app = Perdure(store, stream=Away(), concurrency=1, spill=0, lease=60, grace=60, probe=60)
+        async with app, app.working() as worker:
+            run = await app.start(relayed_pair)
+            async with asyncio.timeout(10):
+                while not (await app.find(workflow=f"action:{relayed_step.name}")).heads:
+                    await asyncio.sleep(0.001)
+            assert worker.attempts.running == 1
+            Gate.opened.set()
+            await run.result(timeout=20)
 
     asyncio.run(scenario())
 

@@ -112,6 +112,8 @@ class Landing:
         self.metrics.duration.observe(self._time() - group.since)
         if hints:
             await self._stream.publish(self._addressed(hints))
+        if not self._stream.carries and any(hint.away for hint in hints):
+            self._relay.look_when_free()  # others are told that they may look; if none of them has a place, we may
 
     async def unknown(self, batch: Sequence[Resident]) -> None:
         """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""
