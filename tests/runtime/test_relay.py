@@ -261,6 +261,48 @@ def test_what_runs_apart_and_nobody_else_takes_gets_the_next_place_that_comes_fr
     asyncio.run(scenario())
 
 
+class Once(MemoryStream):
+    """Brings back only the first hint of what runs apart."""
+
+    told = 0
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        self.told += sum(hint.away for hint in hints)
+        await super().publish([hint for hint in hints if not hint.away or self.told == 1])
+
+
+class Releasing(MemoryStore):
+    """What is given back is free when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def release(self, holds: Sequence[tuple[str, int]]) -> None:
+        self.asked.set()
+        await self.goes_on.wait()
+        await super().release(holds)
+
+
+def test_a_place_that_comes_free_while_something_is_given_back_for_want_of_it_is_taken_by_that() -> None:
+    async def scenario() -> None:
+        Gate.opened = asyncio.Event()
+        store = Releasing()
+        app = Perdure(store, stream=Once(), concurrency=1, spill=0, lease=60, grace=60, probe=60)
+        async with app, app.working() as worker:
+            run = await app.start(relayed_pair)
+            async with asyncio.timeout(10):
+                await store.asked.wait()
+                Gate.opened.set()
+                while worker.attempts.running:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05)  # it was looked, and found nothing yet
+                store.goes_on.set()
+            await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.world(resident=1, grace=0, probe="1h")
 async def test_a_full_worker_lets_time_pass_between_two_looks_though_hints_are_given_none(world: World) -> None:
     runs = [await world.start(relayed_long_steps) for _ in range(3)]
