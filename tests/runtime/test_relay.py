@@ -6,14 +6,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import cast
 
 import asyncpg
 import pytest
 
 from perdure import Perdure, action, workflow
-from perdure.core.records import Commit, Due, Head, Hint, HoldAnswer, Outcome, Park, Query, tenant_of
+from perdure.core.records import Busy, Commit, Due, Head, Hint, HoldAnswer, Outcome, Park, Query, tenant_of
 from perdure.errors import StoreRefused, StoreUnavailable
+from perdure.runtime.execution.resident import Resident
 from perdure.runtime.managing.tenants import NEWS
+from perdure.runtime.settings import Settings
+from perdure.runtime.work.rooms import Rooms
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres.address import read_address
 from perdure.streams.memory import MemoryStream
@@ -229,6 +233,63 @@ def test_a_place_that_was_kept_for_one_who_does_not_come_is_given_away_at_once()
             await app.get(due.id).result(timeout=20)
 
     asyncio.run(scenario())
+
+
+class Held(MemoryStore):
+    """Somebody else has one of them."""
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        answers = await super().hold(keys, me, lease, known)
+        return [Busy(one.key, "somebody") if one.key == "default/held" else one for one in answers]
+
+
+class Forwarding(MemoryStream):
+    """Notes for somebody else take their time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        if any(hint.to == "somebody" for hint in hints):
+            self.asked.set()
+            await self.goes_on.wait()
+        await super().publish(hints)
+
+
+def test_what_has_come_and_gone_before_all_of_its_hold_are_here_is_held_again_when_it_is_due() -> None:
+    async def scenario() -> None:
+        store, stream = Held(), Forwarding()
+        app = Perdure(store, stream=stream, linger=0, lease=60, grace=60, probe=60)
+        async with app, Perdure(store, stream=Unheard("nobody"), grace=60) as outside, app.working():
+            nap = await outside.start(relayed_nap, 0.05)
+            await stream.publish([Hint(nap.key, "default"), Hint("default/held", "default")])
+            try:
+                async with asyncio.timeout(10):
+                    await stream.asked.wait()
+                await app.get(nap.id).result(timeout=20)
+            finally:
+                stream.goes_on.set()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_asked_for_again_keeps_its_place_when_the_hold_that_brought_it_before_is_over() -> None:
+    class One:
+        key = "default/one"
+
+    rooms, first, second = Rooms(Settings(resident=2)), object(), object()
+    rooms.ask([One.key, "default/two"], first)
+    rooms.enter(cast(Resident, One()))
+    assert (rooms.free(), [*rooms.holding]) == (0, ["default/two"])
+    rooms.residents.clear()
+    rooms.ask([One.key], second)
+    rooms.answered([One.key, "default/two"], first)
+    assert (rooms.free(), [*rooms.holding]) == (1, [One.key])
+    rooms.answered([One.key], second)
+    assert rooms.free() == 2
 
 
 @workflow
