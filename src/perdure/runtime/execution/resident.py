@@ -130,7 +130,7 @@ class Resident(Course):
         self.mailbox.held_again()
         assert self.replay is not None
         if held.rows:
-            self.version, self.at = held.rows[-1].version, held.rows[-1].at
+            self.version, self.at = held.rows[-1].version, max(self.at, *(row.at for row in held.rows))
             self.replay.load(held.rows)
         if self.house.settings.replay_always:
             self.history.extend(held.rows)
