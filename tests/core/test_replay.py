@@ -652,6 +652,26 @@ def test_a_patch_taken_stays_taken_in_later_rounds() -> None:
     assert asked(replayed(new_round, log.rows[log.kinds.index("Restarted") :])) == ['other ["new"]']
 
 
+async def napping_round(left: int) -> None:
+    await step(f"round {left}")
+    if left:
+        workflow.restart_with(left - 1)
+    await asyncio.sleep(60)
+
+
+def test_a_round_begins_when_its_checkpoint_was_written_also_by_a_clock_behind_that_of_the_round_before() -> None:
+    log = Log(napping_round, 1)
+    log.replay.feed(ev.ActionSettled(1, "test_replay.step", Raw(b'["round 1"]'), Raw(b"1")), 2, 100 * SECOND)
+    checkpoint = log.replay.outcome
+    assert isinstance(checkpoint, ev.Restarted)
+    log.replay.feed(checkpoint, 3, 98 * SECOND)
+    settled = ev.ActionSettled(2, "test_replay.step", Raw(b'["round 0"]'), Raw(b"1"))
+    log.replay.feed(settled, 4, 99 * SECOND)
+    [timer] = log.replay.unlogged_timers()
+    rows = [ev.row(checkpoint, 3, 98 * SECOND), ev.row(settled, 4, 99 * SECOND), ev.row(timer, 5, 99 * SECOND)]
+    assert replayed(napping_round, rows).next_due() == 159 * SECOND
+
+
 # --- record ----------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import pytest
@@ -68,6 +68,46 @@ def test_it_is_told_at_once_and_once() -> None:
             async with asyncio.timeout(5):
                 assert await run.result() == "hello"
             assert set(told) == {"ok"}
+
+    asyncio.run(body())
+
+
+@workflow(name="late-mail-child")
+async def child() -> str:
+    return "grown"
+
+
+@workflow(name="late-mail-parent")
+async def parent() -> tuple[str, str]:
+    growing = asyncio.create_task(child())
+    return await event("late-mail-word", str), await growing
+
+
+class Quick(MemoryStore):
+    """Before a park is written somebody sends."""
+
+    before: Callable[[], Awaitable[None]] | None = None
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        if any(one.children for one in group) and (before := self.before) is not None:
+            self.before = None
+            await before()
+        return await super().commit(group, grace)
+
+
+def test_what_is_written_with_a_park_that_is_refused_for_it_is_told_at_once() -> None:
+    """A child that nobody is told of would begin after a minute."""
+
+    async def body() -> None:
+        store = Quick()
+        async with Perdure(store, stream=MemoryStream(), grace=60) as app, app.working():
+
+            async def before() -> None:
+                await run.send("late-mail-word", "hello")
+
+            store.before = before
+            run = await app.start(parent)
+            assert await run.result(timeout=20) == ("hello", "grown")
 
     asyncio.run(body())
 

@@ -236,13 +236,16 @@ class Fixed:
 class Floor:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[None]] = []
-        self.looks = 0
+        self.looks = self.later = 0
 
     def now(self) -> int:
         return 0
 
     def look_at(self, due: int) -> None:
-        self.looks += 1
+        if due > self.now():
+            self.later += 1
+        else:
+            self.looks += 1
 
     def spawn(self, errand: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(errand))
@@ -284,6 +287,19 @@ def test_the_store_is_asked_once_a_second_and_not_for_tenants_without_a_quota() 
         assert (store.asked, quotas.waiting) == (1, 10)
 
     counting(main, most=10)
+
+
+def test_whoever_has_to_wait_is_looked_after_though_the_last_count_is_still_good() -> None:
+    async def main(quotas: Quotas, store: Counted, floor: Floor) -> None:
+        await quotas.admitted(["acme/0"])
+        await floor.calm()
+        assert await quotas.admitted(acme(range(5))) == acme(range(5))
+        quotas.settled(acme(range(5)))
+        assert (quotas.waiting, floor.looks, floor.later) == (0, 1, 1)
+        assert await quotas.admitted(["acme/5"]) == []  # and those that run may end elsewhere
+        assert (store.asked, quotas.waiting, floor.later) == (1, 1, 2)
+
+    counting(main)
 
 
 def test_what_begins_and_ends_during_a_count_is_added_to_it() -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import cast
 
 import asyncpg
 import pytest
 
 from perdure import Perdure, action, workflow
-from perdure.core.records import Commit, Due, Head, Hint, Outcome, Query, tenant_of
+from perdure.core.records import Busy, Commit, Due, Head, Hint, HoldAnswer, Outcome, Park, Query, tenant_of
 from perdure.errors import StoreRefused, StoreUnavailable
+from perdure.runtime.execution.resident import Resident
 from perdure.runtime.managing.tenants import NEWS
+from perdure.runtime.settings import Settings
+from perdure.runtime.work.rooms import Rooms
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres.address import read_address
 from perdure.streams.memory import MemoryStream
+from perdure.testing import World
 
 
 @workflow
@@ -59,6 +64,89 @@ def test_a_timer_that_is_set_while_the_store_is_asked_is_not_forgotten() -> None
 
     took = asyncio.run(scenario())
     assert 0.5 <= took < 5, f"it woke up after {took:.2f} s"
+
+
+class Told(MemoryStream):
+    """Notes what was dealt with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[Hint] = []
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        self.done += hints
+
+
+class Claiming(MemoryStore):
+    """Once told so, it says what is due when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.goes_on.set()
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        self.asked.set()
+        await self.goes_on.wait()
+        return await super().claim(queues, definitions, limit, grace)
+
+
+def test_what_a_worker_is_told_while_it_looks_what_is_due_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        store, stream = Claiming(), Told()
+        async with Perdure(store, stream=stream, lease=60, grace=60, probe=60) as app:
+            await app.tenants.suspend("small")
+            async with app.working():
+                run = await app.start(relayed_nap, 0.0, tenant="small")
+                async with asyncio.timeout(10):
+                    while run.key not in [hint.key for hint in stream.done]:  # it was passed over
+                        await asyncio.sleep(0.001)
+                    store.goes_on.clear()
+                    store.asked.clear()
+                    await stream.publish([Hint("", "default")])
+                    await store.asked.wait()
+                    stream.done.clear()
+                    await app.tenants.resume("small")
+                    while NEWS not in [hint.news for hint in stream.done]:
+                        await asyncio.sleep(0.001)
+                store.goes_on.set()
+                await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+class Parking(MemoryStore):
+    """What was parked is found to be due before that is answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed = asyncio.Event()
+        self.look: Callable[[], Awaitable[None]]
+
+    async def claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int, grace: int) -> list[Due]:
+        dues = await super().claim(queues, definitions, limit, grace)
+        if dues:
+            self.claimed.set()
+        return dues
+
+    async def commit(self, group: Sequence[Commit], grace: int) -> list[Outcome]:
+        answers = await super().commit(group, grace)
+        if any(isinstance(one.settle, Park) for one in group):
+            await asyncio.sleep(0.1)
+            await self.look()
+            await self.claimed.wait()
+        return answers
+
+
+def test_a_timer_that_is_due_before_the_park_is_answered_is_not_late() -> None:
+    async def scenario() -> None:
+        store, stream = Parking(), MemoryStream()
+        store.look = lambda: stream.publish([Hint("", "default")])
+        async with Perdure(store, stream=stream, linger=0, lease=60, grace=60, probe=60) as app, app.working():
+            run = await app.start(relayed_nap, 0.05)
+            await run.result(timeout=20)
+
+    asyncio.run(scenario())
 
 
 def test_a_worker_at_rest_asks_when_and_not_what() -> None:
@@ -110,6 +198,177 @@ def test_a_place_that_comes_free_while_the_store_is_asked_is_given_away_at_once(
                 await asyncio.gather(*(run.result(timeout=20) for run in runs))
 
     asyncio.run(scenario())
+
+
+class Holding(Asked):
+    """What is not there takes its time to be missed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds, self.missed = asyncio.Event(), asyncio.Event()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        if keys == ["default/gone"]:
+            self.holds.set()
+            await self.missed.wait()
+        return await super().hold(keys, me, lease, known)
+
+
+def test_a_place_that_was_kept_for_one_who_does_not_come_is_given_away_at_once() -> None:
+    async def scenario() -> None:
+        store, stream = Holding(), MemoryStream()
+        app = Perdure(store, stream=stream, resident=1, lease=60, grace=60, probe=60)
+        async with app, Perdure(store, stream=MemoryStream(), grace=0) as outside, app.working():
+            await stream.publish([Hint("default/gone", "default")])
+            await store.holds.wait()
+            due = await outside.start(relayed_steps)
+            store.count.clear()
+            await stream.publish([Hint("", "default")])
+            async with asyncio.timeout(10):
+                while not store.count["next_due"]:  # it was looked, and there was no place
+                    await asyncio.sleep(0.001)
+            store.missed.set()
+            await app.get(due.id).result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+class Held(MemoryStore):
+    """Somebody else has one of them."""
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        answers = await super().hold(keys, me, lease, known)
+        return [Busy(one.key, "somebody") if one.key == "default/held" else one for one in answers]
+
+
+class Forwarding(MemoryStream):
+    """Notes for somebody else take their time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        if any(hint.to == "somebody" for hint in hints):
+            self.asked.set()
+            await self.goes_on.wait()
+        await super().publish(hints)
+
+
+def test_what_has_come_and_gone_before_all_of_its_hold_are_here_is_held_again_when_it_is_due() -> None:
+    async def scenario() -> None:
+        store, stream = Held(), Forwarding()
+        app = Perdure(store, stream=stream, linger=0, lease=60, grace=60, probe=60)
+        async with app, Perdure(store, stream=Unheard("nobody"), grace=60) as outside, app.working():
+            nap = await outside.start(relayed_nap, 0.05)
+            await stream.publish([Hint(nap.key, "default"), Hint("default/held", "default")])
+            try:
+                async with asyncio.timeout(10):
+                    await stream.asked.wait()
+                await app.get(nap.id).result(timeout=20)
+            finally:
+                stream.goes_on.set()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_asked_for_again_keeps_its_place_when_the_hold_that_brought_it_before_is_over() -> None:
+    class One:
+        key = "default/one"
+
+    rooms, first, second = Rooms(Settings(resident=2)), object(), object()
+    rooms.ask([One.key, "default/two"], first)
+    rooms.enter(cast(Resident, One()))
+    assert (rooms.free(), [*rooms.holding]) == (0, ["default/two"])
+    rooms.residents.clear()
+    rooms.ask([One.key], second)
+    rooms.answered([One.key, "default/two"], first)
+    assert (rooms.free(), [*rooms.holding]) == (1, [One.key])
+    rooms.answered([One.key], second)
+    assert rooms.free() == 2
+
+
+@workflow
+async def relayed_pair() -> None:
+    await asyncio.sleep(0.1)
+    await asyncio.gather(relayed_gate(), relayed_step())
+
+
+class Away(Mute):
+    """Tells others alone of what runs apart, and there are none."""
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        await MemoryStream.publish(self, [hint for hint in hints if not hint.away])
+
+
+def test_what_runs_apart_and_nobody_else_takes_gets_the_next_place_that_comes_free() -> None:
+    async def scenario() -> None:
+        Gate.opened = asyncio.Event()
+        store = Asked()
+        app = Perdure(store, stream=Away(), concurrency=1, spill=0, lease=60, grace=60, probe=60)
+        async with app, app.working() as worker:
+            run = await app.start(relayed_pair)
+            async with asyncio.timeout(10):
+                while not (await app.find(workflow=f"action:{relayed_step.name}")).heads:
+                    await asyncio.sleep(0.001)
+            assert worker.attempts.running == 1
+            Gate.opened.set()
+            await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+class Once(MemoryStream):
+    """Brings back only the first hint of what runs apart."""
+
+    told = 0
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        self.told += sum(hint.away for hint in hints)
+        await super().publish([hint for hint in hints if not hint.away or self.told == 1])
+
+
+class Releasing(MemoryStore):
+    """What is given back is free when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def release(self, holds: Sequence[tuple[str, int]]) -> None:
+        self.asked.set()
+        await self.goes_on.wait()
+        await super().release(holds)
+
+
+def test_a_place_that_comes_free_while_something_is_given_back_for_want_of_it_is_taken_by_that() -> None:
+    async def scenario() -> None:
+        Gate.opened = asyncio.Event()
+        store = Releasing()
+        app = Perdure(store, stream=Once(), concurrency=1, spill=0, lease=60, grace=60, probe=60)
+        async with app, app.working() as worker:
+            run = await app.start(relayed_pair)
+            async with asyncio.timeout(10):
+                await store.asked.wait()
+                Gate.opened.set()
+                while worker.attempts.running:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05)  # it was looked, and found nothing yet
+                store.goes_on.set()
+            await run.result(timeout=20)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.world(resident=1, grace=0, probe="1h")
+async def test_a_full_worker_lets_time_pass_between_two_looks_though_hints_are_given_none(world: World) -> None:
+    runs = [await world.start(relayed_long_steps) for _ in range(3)]
+    for run in runs:
+        await run.result()
 
 
 class Gate:

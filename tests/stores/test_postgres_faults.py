@@ -316,6 +316,20 @@ def test_a_server_that_does_not_write_to_its_disk_in_time_is_refused(
 # Locks, limits and values
 
 
+def test_the_time_is_not_ahead_of_the_servers_though_it_took_long_to_ask_for_it(postgres: str) -> None:
+    async def scenario() -> None:
+        async with opened(postgres) as store, owner(postgres) as other:
+            async with other.transaction():
+                await other.execute("lock table wakes in access exclusive mode")
+                asking = asyncio.create_task(store.next_due(QUEUES, DEFINITIONS))
+                await asyncio.sleep(0.5)
+            await asking
+            told = await store.now()
+            assert told <= await other.fetchval("select now_us()")
+
+    asyncio.run(scenario())
+
+
 def test_a_lock_that_is_not_given_is_asked_for_again(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres, lock_timeout=0.05) as store, owner(postgres) as other:

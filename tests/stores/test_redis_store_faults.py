@@ -333,6 +333,18 @@ def test_a_file_that_ends_in_the_middle_of_a_commit_has_nothing_of_it() -> None:
         asyncio.run(scenario(server))
 
 
+def test_the_time_is_not_ahead_of_the_servers_though_it_took_long_to_ask_for_it(own_server: ValkeyServer) -> None:
+    async def scenario() -> None:
+        async with opened(fresh(own_server.url)) as store, opened(fresh(own_server.url)) as other:
+            await store.now()
+            await asyncio.to_thread(own_server.do, "CLIENT", "PAUSE", "500")
+            await store.next_due(["default"], ["work@1"])
+            told = await store.now()
+            assert told <= await other.now()
+
+    asyncio.run(scenario())
+
+
 # A server that refuses
 
 

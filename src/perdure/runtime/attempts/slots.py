@@ -122,8 +122,11 @@ class ActionSlots:
         return self._worker.free + self._worker.reserve - self._worker.waiting
 
     def when_free(self, call: Callable[[], object]) -> None:
-        """Call it once, when there is room again."""
-        self._worker.freed = call
+        """Call it once, when there is room again; at once if a place is free."""
+        if self._worker.free > 0:
+            call()
+        else:
+            self._worker.freed = call
 
     @property
     def taken(self) -> int:

@@ -102,7 +102,8 @@ class Course:
         self.replay: Replay | None = None
         self.history: list[Row] = list(held.rows)
         # A log that was lost leaves its head behind; loading will say so.
-        self.version, self.at = (held.rows[-1].version, held.rows[-1].at) if held.rows else (0, 0)
+        self.version = held.rows[-1].version if held.rows else 0
+        self.at = max((row.at for row in held.rows), default=0)  # whoever wrote the last may have had a slower clock
         self.draft = Draft()
         self.notes = Notes(held)
         self.kin = Kin(held, self.notes, self.draft)

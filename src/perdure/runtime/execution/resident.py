@@ -60,6 +60,7 @@ class Resident(Course):
         "later",
         "lease_until",
         "mailbox",
+        "overdue",
         "overfull",
         "recalled",
         "refusals",
@@ -73,6 +74,7 @@ class Resident(Course):
         self.house = house
         self.lane = held.lane
         self.mailbox = Mailbox(house.settings)
+        self.overdue = False  # it is due, and in the store held by nobody: the answer to its park is on its way
         self.overfull = False  # more mail waits than one commit takes
         self.inputs: deque[ev.Event] = deque()
         self.running: dict[int, Running] = {}
@@ -123,11 +125,12 @@ class Resident(Course):
         self.token = held.token
         self.gone = False
         self.lapses = held.lapses
+        self.overdue = False
         self.alarm = 0  # an alarm that went off while it was parked rang for nobody
         self.mailbox.held_again()
         assert self.replay is not None
         if held.rows:
-            self.version, self.at = held.rows[-1].version, held.rows[-1].at
+            self.version, self.at = held.rows[-1].version, max(self.at, *(row.at for row in held.rows))
             self.replay.load(held.rows)
         if self.house.settings.replay_always:
             self.history.extend(held.rows)

@@ -126,33 +126,40 @@ class Intake:
         new = self._resting.awake(new)
         if not new or self._floor.draining:
             return
-        self._rooms.holding.update(new)
+        self._rooms.ask(new, new)
         task = self._floor.spawn(self._hold(new), "perdure-hold")
         await asyncio.shield(task)  # a hold that was asked for is not forgotten when we are told to stop
 
     async def _hold(self, new: list[str]) -> None:
         try:
             if admitted := await self._quotas.admitted(new):
-                await self._hold_each(admitted)
+                await self._hold_each(admitted, new)
         finally:
             self._quotas.settled(new)
-            self._rooms.answered(new)
+            self._answered(new, new)
             self._mailman.moved_in()
 
-    async def _hold_each(self, new: list[str]) -> None:
+    def _answered(self, keys: Sequence[str], asker: object) -> None:
+        full = self._rooms.free() <= 0
+        self._rooms.answered(keys, asker)
+        if full and self._rooms.free() > 0:
+            self._floor.look_at(self._floor.now())  # who was asked for has not come: there is room again
+
+    async def _hold_each(self, new: list[str], asker: object) -> None:
         # Out of the cache while the hold is under way: what the answer leaves out must still be here when it comes.
         mine = {key: r for key in new if (r := self._rooms.parked.pop(key, None)) is not None}
         try:
-            await self._hold_known(new, mine)
+            await self._hold_known(new, mine, asker)
         finally:
             for resident in mine.values():
                 resident.drop()
 
-    async def _hold_known(self, new: list[str], mine: dict[str, Resident]) -> None:
+    async def _hold_known(self, new: list[str], mine: dict[str, Resident], asker: object) -> None:
         me = self._floor.me
         known = {key: (resident.version, resident.token) for key, resident in mine.items()}
         sent = asyncio.get_running_loop().time()
         answers = await self._store.hold(new, me, self._lease, known)
+        self._answered([one.key for one in answers if not isinstance(one, Held)], asker)
         counted = [one for one in answers if isinstance(one, Held) and self._quotas.counts(one.key)]
         if counted:
             keys = {one.key for one in counted}

@@ -92,11 +92,11 @@ class Landing:
             for resident, commit, outcome in zip(group.batch, group.commits, outcomes, strict=True):
                 if outcome == "ok" or (outcome == "mail" and not isinstance(commit.settle, End)):
                     self._count(commit, now)
-                if outcome == "ok":
                     if commit.children:
                         hints += [_hint(start) for start in commit.children]
                     if commit.mail:
                         hints += resident.kin.hints(commit.mail, resident.replay)
+                if outcome == "ok":
                     if isinstance(commit.settle, End):
                         hints.append(news_of(resident.key, commit.settle))
                         self._ended(resident.key, commit.settle)
@@ -104,13 +104,16 @@ class Landing:
                         hints.append(Hint(resident.key, ended=True))  # whoever waits for the end should look
                 if self.here(resident):  # it may have been lost while this was under way
                     self._settle(resident, commit, outcome, now)
-                    if resident.mailbox.letters and not self.here(resident) and resident.ended is None:
-                        # Mail that came when it had just been let go of: nobody else was told.
+                    missed = resident.mailbox.letters or resident.overdue
+                    if missed and not self.here(resident) and resident.ended is None:
+                        # Mail that came when it had just been let go of, or its time: nobody else was told.
                         hints.append(Hint(resident.key, resident.queue, to=self._floor.me))
         self.metrics.batch.observe(len(group.commits))
         self.metrics.duration.observe(self._time() - group.since)
         if hints:
             await self._stream.publish(self._addressed(hints))
+        if not self._stream.carries and any(hint.away for hint in hints):
+            self._relay.look_when_free()  # others are told that they may look; if none of them has a place, we may
 
     async def unknown(self, batch: Sequence[Resident]) -> None:
         """Nobody knows whether the group was written: forget all of it and hold each again, behind a barrier."""

@@ -194,6 +194,8 @@ class Quotas:
             count.asked = False
 
     def _remember(self, key: str) -> None:
+        if not self._waiting:  # whoever looks seldom has to look more often now: nobody tells of an end elsewhere
+            self._floor.look_at(self._floor.now() + int(EVERY * 1e6))
         keys = self._waiting.setdefault(tenant_of(key), {})
         if key in keys or self.waiting < self._most:
             keys[key] = None

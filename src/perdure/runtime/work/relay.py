@@ -30,6 +30,8 @@ from perdure.runtime.work.rooms import Rooms
 FAR = 2**63
 #: Of a full worker's places, one in so many is spared, once in every `grace`.
 _SPARED = 2
+#: Who is full, or has hinted something, does not come back to it before so many microseconds, however short `grace` is.
+_AGAIN = 100_000
 
 
 class Floor(Protocol):
@@ -65,7 +67,7 @@ class Relay:
         self._clock = clock
         self._intake = intake
         self._mailman = mailman
-        self._grace = int(floor.settings.grace * 1e6)
+        self._grace = max(int(floor.settings.grace * 1e6), _AGAIN)
         self._nudge = asyncio.Event()
         self._next_look: int = 0
         self._next_round: int = 0  # to all mailboxes, when full
@@ -91,6 +93,7 @@ class Relay:
         quiet_since = asyncio.get_running_loop().time()
         expected = True  # something should be due; else the store is asked for a time first, and for no more
         while True:
+            self._next_look = FAR  # what we are told from here on counts: it may not be in any answer of this look
             queues, definitions = self._floor.settings.queue_names, self._taken()
             due = FAR if expected else await self._first_due(queues, definitions)
             now = await self._clock.sync()
@@ -150,8 +153,6 @@ class Relay:
         return [*dues, *found], len(found) == most
 
     async def _first_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int:
-        """What we are told from here on counts as well: the answer may be from before."""
-        self._next_look = FAR
         due = await self._store.next_due(queues, definitions)
         return FAR if due is None else due
 
@@ -179,6 +180,9 @@ class Relay:
 
     async def _hint(self, dues: Sequence[Due]) -> None:
         me = self._floor.me
+        for due in dues:
+            if due.holder is None and (resident := self._rooms.residents.get(due.key)) is not None:
+                resident.overdue = True
         here = [due.key for due in dues if due.holder in (None, me)]
         elsewhere = [Hint(due.key, due.queue, due.holder) for due in dues if due.holder not in (None, me)]
         if here:

@@ -19,7 +19,7 @@ class Rooms:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.residents: dict[str, Resident] = {}
-        self.holding: set[str] = set()  # holds that are asked for and not answered yet
+        self.holding: dict[str, object] = {}  # holds that are asked for and not answered yet, with who asked
         self.parked: OrderedDict[str, Resident] = OrderedDict()
         self.occupied = asyncio.Event()  # somebody has moved in
         self.vacated = asyncio.Event()  # there may be more room than there was
@@ -38,16 +38,24 @@ class Rooms:
         self.spared = places
         self.vacated.set()
 
-    def answered(self, keys: Iterable[str]) -> None:
-        """What was asked for is here by now, or leaves its place to others."""
-        self.holding.difference_update(keys)
+    def ask(self, keys: Iterable[str], asker: object) -> None:
+        """These are asked for; each has a place until it is answered."""
+        self.holding.update(dict.fromkeys(keys, asker))
+
+    def answered(self, keys: Iterable[str], asker: object) -> None:
+        """What was asked for is here by now, or leaves its place to others; it may have been asked for again since."""
+        for key in keys:
+            if self.holding.get(key) is asker:
+                del self.holding[key]
         self.vacated.set()
 
     def here(self, resident: Resident) -> bool:
         return self.residents.get(resident.key) is resident
 
     def enter(self, resident: Resident) -> None:
+        """Also while others of the same hold are still on their way: who leaves before them can be asked for again."""
         self.residents[resident.key] = resident
+        self.holding.pop(resident.key, None)
         self.occupied.set()
 
     def leave(self, resident: Resident) -> None:

@@ -75,7 +75,6 @@ class Sharing:
             self._times.popitem(last=False)
         floor.metrics.given_back.add()
         self._evict(resident)
-        self._look_when_free()  # if nobody else takes it, we do
         self._going.append(resident)
         if len(self._going) == 1:
             floor.spawn(self._release(), "perdure-give-back")
@@ -85,5 +84,6 @@ class Sharing:
         going, self._going = self._going, []
         with contextlib.suppress(StoreError):  # then their leases end by themselves
             await self._store.release([(resident.key, resident.token) for resident in going])
+            self._look_when_free()  # if nobody else takes them, we do: from now on they can be found
             told = [resident for resident in going if self._told.lets(PATIENCE)]
             await self._stream.publish([Hint(resident.key, resident.queue, away=True) for resident in told])

@@ -139,11 +139,14 @@ class PostgresStore:
         await self._apart(lambda connection: migrations.grant(connection, self.address.schema, role))
 
     async def now(self) -> int:
-        """Asked for once in a while: in between, what has passed here since has passed there too."""
+        """Asked for once in a while: in between, what has passed here since has passed there too.
+
+        It is never ahead, for it is counted from when the answer was here: to be asked may take long.
+        """
         here = time.monotonic()
         if self._clock is not None or here - self._asked > CLOCK:
             self._told = await self._calls.run(lambda connection: connection.fetchval(self._sql.now), writes=False)
-            self._asked = here
+            here = self._asked = time.monotonic()
         self._last = max(self._last, self._told + int((here - self._asked) * 1e6))
         return self._last
 
@@ -320,10 +323,10 @@ class PostgresStore:
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         """Brings the time along, so that whoever looks what is due need not ask for it."""
-        parameters, here = (list(queues), list(definitions)), time.monotonic()
+        parameters = list(queues), list(definitions)
         due: int | None
         due, now = await self._holds.run(lambda c: c.fetchrow(self._sql.next_due, *parameters), writes=False)
-        self._asked, self._told = here, now
+        self._asked, self._told = time.monotonic(), now
         return due
 
     async def backlog(self) -> list[Backlog]:

@@ -98,10 +98,14 @@ class RedisStore:
         return int(found or 0)
 
     async def now(self) -> int:
-        """Asked for once in a while: in between, what has passed here since has passed there too."""
+        """Asked for once in a while: in between, what has passed here since has passed there too.
+
+        It is never ahead, for it is counted from when the answer was here: to be asked may take long.
+        """
         here = time.monotonic()
         if self._clock is not None or here - self._asked > CLOCK:
-            self._told, self._asked = int(await self._read("now")), here
+            self._told = int(await self._read("now"))
+            here = self._asked = time.monotonic()
         self._last = max(self._last, self._told + int((here - self._asked) * 1e6))
         return self._last
 
@@ -186,9 +190,8 @@ class RedisStore:
 
     async def next_due(self, queues: Sequence[str], definitions: Sequence[str]) -> int | None:
         """Brings the time along, so that whoever looks what is due need not ask for it."""
-        here = time.monotonic()
         due, now = await self._run(self._work, "next_due", _once(queues), _once(definitions))
-        self._asked, self._told = here, int(now)
+        self._asked, self._told = time.monotonic(), int(now)
         return None if due is None else int(due)
 
     async def backlog(self) -> list[Backlog]:
