@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import LockLost, LockTaken, Perdure, action, workflow
-from perdure.core.records import Held
+from perdure.core.records import Held, HoldAnswer
 from perdure.errors import SettingsError
 from perdure.ports import Locks
 from perdure.runtime.managing import locks
@@ -20,6 +20,7 @@ from perdure.stores.dynamodb import DynamoStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
+from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 from perdure.testing.contract import LocksContract
 from perdure.testing.servers.valkey import new_prefix
@@ -393,5 +394,45 @@ def test_whoever_waited_for_a_lock_leaves_nothing_behind() -> None:
                     with pytest.raises(LockTaken, match="waited 0 s"):
                         await app.lock("a").acquire()
             assert app._ends._futures == {}
+
+    asyncio.run(body())
+
+
+class Granting(MemoryStore):
+    """Who gets a lock is told so when that is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(
+        self, keys: Sequence[str], me: str, lease: int, known: Mapping[str, tuple[int, int]] | None = None
+    ) -> list[HoldAnswer]:
+        answers = await super().hold(keys, me, lease, known)
+        if isinstance(answers[0], Held):
+            self.granted.set()
+            await self.goes_on.wait()
+        return answers
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_whoever_is_cancelled_while_a_lock_is_being_taken_does_not_keep_it(closed: bool) -> None:
+    async def body() -> None:
+        store = Granting()
+        async with Perdure(store, stream=MemoryStream()) as app:
+            lock = app.lock("a", lease=60)
+            taking = asyncio.create_task(lock.acquire())
+            await store.granted.wait()
+            taking.cancel()
+            await asyncio.wait([taking])
+            assert taking.cancelled() and not lock.held
+            store.goes_on.set()
+            if not closed:
+                await app.lock("a").acquire(wait=20)
+                with pytest.raises(LockTaken):  # nor is it taken for the one who has it
+                    await lock.acquire()
+        async with Perdure(store, stream=MemoryStream()) as app:
+            if closed:
+                await app.lock("a").acquire()
 
     asyncio.run(body())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, TypeVarTuple, overload
@@ -74,6 +74,8 @@ from perdure.runtime.web.sinks import Sink, Sinks
 from perdure.runtime.work.worker import Worker
 
 R = TypeVar("R")
+#: How long a lock is waited for, when an application is closed, whose taker was cancelled; in seconds.
+_FAREWELL = 2.0
 Ts = TypeVarTuple("Ts")
 
 patches.install()
@@ -196,6 +198,9 @@ class Perdure:
         await self._listener.hang_up()
         self._ends.close()
         await self.states.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self._keeper.calm()
         for locks in self._locks.values():
             await locks.close()
         await self.store.close()

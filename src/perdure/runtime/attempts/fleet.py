@@ -82,3 +82,4 @@ class Fleet:
         """Wait until all that was given back is."""
         while self._leaving:
             await asyncio.wait(self._leaving)
+        await self._keeper.calm()

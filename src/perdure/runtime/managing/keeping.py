@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -39,6 +40,18 @@ class Keeper:
         self._next: dict[Holding, float] = {}  # when to renew each
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self._errands: set[asyncio.Task[None]] = set()
+
+    def spawn(self, errand: Coroutine[Any, Any, None], name: str) -> None:
+        """Let it be done, though nobody waits for that."""
+        task = asyncio.get_running_loop().create_task(errand, name=name)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def calm(self) -> None:
+        """Wait until all of it is."""
+        while self._errands:
+            await asyncio.wait(self._errands)
 
     def keep(self, holding: Holding) -> None:
         """Renew it from now on."""

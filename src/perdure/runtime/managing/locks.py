@@ -116,9 +116,15 @@ class Lock:
                     self._news.leave(self.name, changed)
 
     async def seize(self) -> bool:
-        """Take it if it is free."""
+        """Take it if it is free. Whoever is cancelled meanwhile does not have it."""
         sent = asyncio.get_running_loop().time()
-        fence = await self._locks.take(self.name, self.token, int(self._lease * 1e6))
+        taking = asyncio.create_task(self._locks.take(self.name, self.token, int(self._lease * 1e6)))
+        try:
+            fence = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            self._keeper.spawn(self._put_back(taking, self.token), "perdure-lock-back")
+            self.token = _token(self._me)
+            raise
         if fence is None:
             return False
         self._lost = ""
@@ -147,10 +153,19 @@ class Lock:
         self._keeper.leave(holding)
         # The next acquisition has another token; one whose answer got lost, when repeated, keeps its own.
         self.token = _token(self._me)
-        given = await self._locks.drop(self.name, holding.token, holding.fence)
+        return await self._drop(holding.token, holding.fence)
+
+    async def _drop(self, token: str, fence: int) -> bool:
+        given = await self._locks.drop(self.name, token, fence)
         if given and self._news is not None:
             await self._news.tell(self.name)
         return given
+
+    async def _put_back(self, taking: asyncio.Task[int | None], token: str) -> None:
+        """Nobody is there any more to use what is being taken, or to release it."""
+        with suppress(StoreError):  # then its lease, if there is one, ends by itself
+            if (fence := await taking) is not None:
+                await self._drop(token, fence)
 
     async def look(self) -> LockState | None:
         """Who holds it now."""
