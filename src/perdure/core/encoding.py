@@ -118,16 +118,21 @@ def digest(*parts: str | bytes) -> str:
 
 
 def short(value: object, limit: int = 200) -> str:
-    """A value for a message, never longer than the limit and never an error: bytes as text, the rest as its repr.
+    """A value for a message, never longer than the limit and never an error: JSON as its text, the rest as its repr.
 
-    >>> short("x" * 300, 10), short(b'{"a": 1}')
-    ("'xxxxxx...", '{"a": 1}')
+    >>> short("x" * 300, 10), short(b'{"a": 1}'), short(b"\\x1b[31m") == r"\\x1b[31m"
+    ("'xxxxxx...", '{"a": 1}', True)
     """
     try:
-        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else repr(value)
+        text = _printable(value[: 4 * (limit + 1)]) if isinstance(value, bytes) else repr(value)
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _printable(data: bytes) -> str:
+    """Nothing in it does anything to a terminal or a log."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in data.decode(errors="backslashreplace"))
 
 
 def is_model(kind: object) -> bool:
