@@ -166,8 +166,9 @@ class Relay:
     async def _look_who_waits(self) -> None:
         """What was passed over because of its tenant is taken up when nothing is in the way any more."""
         time = asyncio.get_running_loop().time()
-        if awake := await self._resting.look(time, self._floor.settings.probe):
-            await self._intake.take(awake[: self._rooms.free()])
+        await self._resting.look(time, self._floor.settings.probe)
+        if awake := self._resting.again(max(0, self._rooms.free())):
+            await self._intake.take(awake)
         if self._quotas.waiting and (ready := self._quotas.again(self._rooms.free())):
             await self._intake.take(ready)
 
