@@ -188,5 +188,10 @@ class Relay:
         elsewhere = [Hint(due.key, due.queue, due.holder) for due in dues if due.holder not in (None, me)]
         if here:
             await self._intake.take(here)
+        if self._floor.draining:  # nothing was taken any more
+            residents = self._rooms.residents
+            elsewhere += [
+                Hint(due.key, due.queue, away=True) for due in dues if due.holder is None and due.key not in residents
+            ]
         if elsewhere:
             await self._stream.publish(elsewhere)

@@ -123,6 +123,7 @@ class Worker:
         self.draining = True
         self.attempts.close()
         self._ring_all()
+        self.rooms.vacated.set()  # nobody waits for a place any more
         limit = self.settings.drain if grace is None else grace
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -144,6 +145,7 @@ class Worker:
         self.attempts.processes.close()
         if self._leases is not None:
             await self._leases.stop()
+        await self._intake.leave()
 
     def _trace_of(self, key: str) -> tracing.Trace | None:
         """For lines about executions that are here, whoever writes them."""
@@ -155,7 +157,7 @@ class Worker:
         if left:
             with contextlib.suppress(StoreError):
                 await self._store.release([(resident.key, resident.token) for resident in left])
-                await self._stream.publish([Hint(resident.key, resident.queue) for resident in left])
+                await self._stream.publish([Hint(resident.key, resident.queue, away=True) for resident in left])
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a loop; when something fails, say so, wait a little longer each time, go on."""
