@@ -225,3 +225,19 @@ async def test_what_comes_while_a_worker_gives_back_goes_to_others() -> None:
         await stopping
         assert [await run.result() for run in runs] == [1] * 5
         assert passed(world) < 40
+
+
+class SlowAnswers(NoFaults):
+    def call(self, verb: str) -> Fault:
+        return Fault(back=1.0 if verb == "claim" else 0.0)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("which", [0, 1])
+async def test_what_is_given_to_a_worker_while_it_stops_goes_to_others(which: int) -> None:
+    async with World(workers=2, faults=lambda name: SlowAnswers(), **FAR) as world:
+        run = await world.start(sleeps, 60)
+        await world.advance("60.5s")
+        await world.workers[which].shut_down()
+        await run.result()
+        assert passed(world) < 65

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core import guard, tracing
 from perdure.core.records import Commit, End, Hint
@@ -41,6 +41,8 @@ from perdure.runtime.work.quotas import Quotas
 from perdure.runtime.work.relay import Relay
 from perdure.runtime.work.rooms import Rooms
 from perdure.runtime.work.sharing import Sharing
+
+T = TypeVar("T")
 
 log = logging.getLogger("perdure.worker")
 
@@ -89,7 +91,7 @@ class Worker:
         self._sharing = Sharing(self, store, stream, self._landing.evict, self._relay.look_when_free)
         self.patience = self._sharing.patience
         self.give_back = self._sharing.give_back
-        self._errands: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._leases: Leases | None = None
         self._lease = int(settings.lease * 1e6)
@@ -222,7 +224,7 @@ class Worker:
     def look_at(self, due: int) -> None:
         self._relay.look_at(due)
 
-    def spawn(self, errand: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, errand: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Something that is done beside the loops, and before the worker has stopped."""
         task = self._loop.create_task(errand, name=name)
         self._errands.add(task)
