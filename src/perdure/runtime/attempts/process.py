@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import importlib
 import importlib.util
+import io
 import os
 import queue
 import signal
@@ -223,4 +224,6 @@ def _streams() -> tuple[IO[bytes], IO[bytes]]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what waits in a buffer is lost when this process is killed
     return os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
