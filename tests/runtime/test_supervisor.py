@@ -315,6 +315,16 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
     assert supervise(deaf, until_file=tmp_path / "lines", lines=1) == 137
 
 
+def test_further_signals_do_not_put_off_the_end() -> None:
+    told = Supervisor([], drain=1.0)
+    deadlines = []
+    for _ in range(4):
+        told._signals.append(signal.SIGTERM)
+        told._pass_on()
+        deadlines.append(told._deadline)
+    assert deadlines[0] > deadlines[1] == deadlines[2] == deadlines[3]
+
+
 def test_handlers_are_restored(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)]
     supervise(LINE + "sys.stdin.read(1)", until_file=tmp_path / "lines", lines=1)

@@ -131,7 +131,7 @@ class Supervisor:
                     seat.code = None  # one that was to be started again no longer is
             self._told += 1
             limit = self._drain + SLACK if self._told == 1 else AT_ONCE
-            self._deadline = time.monotonic() + limit
+            self._deadline = min(self._deadline, time.monotonic() + limit)  # further signals do not put it off
             log.info("stopping all worker processes%s", "" if self._told == 1 else " at once")
             for seat in self._seats:
                 seat.tell(number)
