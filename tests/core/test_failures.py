@@ -48,6 +48,36 @@ def test_what_cannot_be_stored_is_made_storable() -> None:
     error.message.encode()
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it says nothing")
+
+    __repr__ = __str__
+
+    @property
+    def details(self) -> object:
+        raise RuntimeError("they are not there")
+
+
+def test_an_error_that_breaks_when_it_is_asked_is_described_all_the_same() -> None:
+    mute = Mute()
+    mute.__notes__ = [Mute()]  # type: ignore[list-item]
+    told = describe(mute)
+    assert (told.type, told.message, bytes(told.details)) == ("Mute", "Mute ()", b"null")
+    assert describe(ExceptionGroup("two", [Mute()])).message == "two (1 sub-exception): Mute: "
+    assert bytes(describe(Declined(mute, "no funds")).details) == b'""'  # type: ignore[arg-type]
+
+
+def test_causes_without_end_are_cut_off() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    told: Error | None = describe(one)
+    for message in ("one", "two"):
+        assert told is not None and told.message == message
+        told = told.cause
+    msgspec.json.encode(told)
+
+
 def test_causes_notes_and_groups_are_kept() -> None:
     try:
         try:

@@ -50,6 +50,17 @@ def prints() -> str:
     return sys.stdin.read()
 
 
+@action(process=True, retries=2)
+def forks(file: str) -> int:
+    """The fork outlives it: it waits for the end of a pipe that the test has."""
+    if action.attempt == 1:
+        if os.fork() == 0:
+            Path(file).read_text()
+            os._exit(0)
+        os._exit(3)
+    return action.attempt
+
+
 @action(process=True, raises=(TooFar,), retries=3, fatal=(TooFar,))
 def goes(distance: int) -> int:
     if distance > 9:

@@ -396,6 +396,28 @@ async def test_a_result_that_cannot_be_stored_is_a_failure_of_the_action(world: 
         await (await world.start(use)).result()
 
 
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_an_error_that_cannot_be_described_is_a_failure_of_the_action(world: World, kind: str) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("it says nothing")
+
+    async def breaks() -> None:
+        raise Mute
+
+    def breaks_in_a_thread() -> None:
+        raise Mute
+
+    broken = action(breaks if kind == "coroutine" else breaks_in_a_thread, retries=0)
+
+    @workflow
+    async def use() -> None:
+        await broken()
+
+    with pytest.raises(ExecutionFailed, match="Mute"):
+        await (await world.start(use)).result()
+
+
 async def test_a_result_of_another_type_than_declared_is_a_failure_of_the_action(world: World) -> None:
     @action
     async def lies() -> int:

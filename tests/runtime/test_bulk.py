@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from perdure.errors import ExecutionCancelled, ExecutionNotFound, InvalidValue, 
 from perdure.flows import bulk as flows
 from perdure.runtime.run import Run
 from perdure.testing import World
+from perdure.testing.swarm import RandomFaults, Rates
 
 NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
 #: So that tests see more than one page and more than one round.
@@ -60,6 +62,19 @@ async def test_all_that_fit_are_cancelled_and_counted(world: World) -> None:
     assert (told.found, told.done, told.skipped, told.failed) == (10, 10, 0, 0)
     [asked] = [entry for entry in await red[0].log() if entry.type == "CancelRequested"]
     assert (asked.data["reason"], asked.data["by"]) == ("sold out", "ann")
+
+
+async def test_what_began_just_before_is_meant_also_where_the_clock_is_slow(world: World) -> None:
+    slow = world.client("slow", RandomFaults(Random(1), Rates(drift=-0.01)))
+    await slow.open()
+    await world.advance("1h")
+    runs = await begun(world, 3)
+    run = await slow.bulk.start("pause", all=True)
+    await run.result()
+    assert (await slow.bulk.get(run.id)).found == 3
+    await world.settle()
+    assert await statuses(runs) == {"paused"}
+    await slow.close()
 
 
 async def test_a_dry_run_finds_and_does_nothing(world: World) -> None:

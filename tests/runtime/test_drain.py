@@ -16,6 +16,7 @@ from perdure import Retry, Run, action, event, workflow
 from perdure.core import events as ev
 from perdure.core.records import ENDED
 from perdure.testing import World
+from perdure.testing.clock import EPOCH
 from perdure.testing.faults import CrashPoints
 from perdure.testing.swarm import Fault, NoFaults
 
@@ -101,3 +102,142 @@ async def test_a_worker_may_be_told_to_stop_at_any_call(after: bool, world: Worl
     for at, verb in enumerate(count.calls):
         found = await one(DrainPoints(at, after=after))
         assert found == (ends, [], calls), f"told to stop at call {at + 1}, {verb}"
+
+
+@action(name="drain.long")
+async def long(seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return action.attempt
+
+
+@workflow(name="drain.works")
+async def works(seconds: float) -> int:
+    return await long(seconds)
+
+
+@workflow(name="drain.asks")
+async def asks(seconds: float) -> int:
+    return await works(seconds)
+
+
+@workflow(name="drain.sleeps")
+async def sleeps(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+#: Whoever is not told at once comes far too late.
+FAR: dict[str, Any] = {"lease": "1h", "grace": "1h", "probe": "10h", "probe_idle": "10h"}
+
+
+def passed(world: World) -> float:
+    return (world.micros() - EPOCH) / 1e6
+
+
+@pytest.mark.virtual_time
+async def test_what_waits_for_a_place_of_a_worker_that_stops_goes_to_others() -> None:
+    async with World(workers=0, resident=1, **FAR) as world:
+        leaving = world.add_worker()
+        runs = [await world.start(works, seconds) for seconds in (20, 1, 1)]
+        await world.advance("1s")
+        world.add_worker()
+        await world.settle()
+        stopping = asyncio.create_task(leaving.shut_down())
+        assert [await run.result() for run in runs[1:]] == [1, 1]
+        assert passed(world) < 10
+        runs.append(await world.start(works, 1))
+        runs.append(await world.start(works, 1))
+        assert [await run.result() for run in runs[3:]] == [1, 1]
+        assert passed(world) < 10
+        await stopping
+
+
+@pytest.mark.virtual_time
+async def test_what_came_to_a_worker_just_before_it_has_stopped_goes_to_others() -> None:
+    async with World(workers=0, **FAR) as world:
+        leaving = world.add_worker()
+        runs = [await world.start(works, 19)]
+        await world.advance("1s")
+        world.add_worker()
+        await world.settle()
+        stopping = asyncio.create_task(leaving.shut_down())
+        for _ in range(4):
+            await world.advance("4.45s")
+            runs += [await world.start(works, 0.1) for _ in range(2)]
+            await world.settle()
+            runs += [await world.start(works, 0.1) for _ in range(2)]
+        await stopping
+        assert [await run.result() for run in runs] == [1] * 17
+        assert passed(world) < 20
+
+
+@pytest.mark.virtual_time
+async def test_what_a_worker_that_stops_has_to_give_up_is_taken_up_by_others() -> None:
+    async with World(workers=2, drain="1s", **FAR) as world:
+        runs = [await world.start(works, 30) for _ in range(2)]
+        await world.advance("1s")
+        await world.workers[0].shut_down()
+        assert [await run.result() for run in runs] == [1, 1]
+        assert passed(world) < 40
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("which", [0, 1])
+async def test_the_timers_of_a_worker_that_stops_are_kept_by_others(which: int) -> None:
+    async with World(workers=2, **FAR) as world:
+        runs = [await world.start(sleeps, seconds) for seconds in (600, 60)]
+        await world.advance("1s")
+        await world.workers[which].shut_down()
+        await runs[1].result()
+        assert passed(world) < 61
+        await runs[0].result()
+        assert passed(world) < 601
+
+
+@pytest.mark.virtual_time
+async def test_whoever_is_told_of_by_the_last_write_of_a_worker_that_stops_goes_on_elsewhere() -> None:
+    async with World(workers=0, linger=0, **FAR) as world:
+        leaving = world.add_worker()
+        run = await world.start(asks, 3)
+        await world.advance("1s")
+        world.add_worker()
+        await world.settle()
+        await leaving.shut_down()
+        assert await run.result() == 1
+        assert passed(world) < 4
+
+
+class SlowRelease(NoFaults):
+    def call(self, verb: str) -> Fault:
+        return Fault(there=1.0 if verb == "release" else 0.0)
+
+
+@pytest.mark.virtual_time
+async def test_what_comes_while_a_worker_gives_back_goes_to_others() -> None:
+    async with World(workers=0, faults=lambda name: SlowRelease(), drain="0.5s", **FAR) as world:
+        leaving = world.add_worker()
+        runs = [await world.start(works, 30)]
+        await world.advance("1s")
+        world.add_worker()
+        await world.settle()
+        stopping = asyncio.create_task(leaving.shut_down())
+        await world.advance("1s")
+        runs += [await world.start(works, 0.1) for _ in range(4)]
+        await stopping
+        assert [await run.result() for run in runs] == [1] * 5
+        assert passed(world) < 40
+
+
+class SlowAnswers(NoFaults):
+    def call(self, verb: str) -> Fault:
+        return Fault(back=1.0 if verb == "claim" else 0.0)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("which", [0, 1])
+async def test_what_is_given_to_a_worker_while_it_stops_goes_to_others(which: int) -> None:
+    async with World(workers=2, faults=lambda name: SlowAnswers(), **FAR) as world:
+        run = await world.start(sleeps, 60)
+        await world.advance("60.5s")
+        await world.workers[which].shut_down()
+        await run.result()
+        assert passed(world) < 65

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from perdure import ExecutionStuck, Perdure, action, workflow
+from perdure import ExecutionCancelled, ExecutionStuck, Perdure, action, workflow
 from perdure.core.records import End, Hint
 from perdure.core.retry import Retry
 from perdure.runtime.callers.ends import Ends
-from perdure.testing.clock import run
+from perdure.stores.memory import MemoryStore
+from perdure.streams.memory import Hub, MemoryStream
+from perdure.testing.clock import run, virtual_loop
 
 
 def test_a_long_wait_looks_ever_more_seldom() -> None:
@@ -84,3 +87,85 @@ def test_who_waits_in_another_process_hears_that_it_is_stuck(tmp_path: Path, mon
             assert [hint.key for hint in told if hint.ended] == ["default/one"]
 
     asyncio.run(body())
+
+
+@workflow(name="ends.sleeps")
+async def sleeps(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@action(name="ends.long")
+async def long(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@workflow(name="ends.works")
+async def works(seconds: float) -> None:
+    await long(seconds)
+
+
+class Asked(MemoryStream):
+    """Brings the news that was asked for since it was opened, as a broker does, and no other."""
+
+    async def open(self, me: str, queues: Sequence[str]) -> None:
+        self._keys: set[str] = set()
+        await super().open(me, queues)
+
+    async def listen(self, key: str) -> None:
+        self._keys.add(key)
+
+    async def receive(self, limit: int) -> Sequence[Hint]:
+        hints = await super().receive(limit)
+        return [hint for hint in hints if not hint.ended or hint.key in self._keys]
+
+
+def play_two(main: Callable[[Perdure, Perdure], Awaitable[None]]) -> None:
+    """In virtual time; the second application has a worker, and whoever looks by itself comes far too late."""
+
+    async def body() -> None:
+        store, hub = MemoryStore(virtual_loop("this test").now), Hub()
+        one, two = (Perdure(store, stream=Asked(hub), grace="1h", lease="1h", probe="1h") for _ in range(2))
+        async with one, two, two.working(), asyncio.timeout(60):
+            await main(one, two)
+
+    run(body())
+
+
+def test_who_waits_while_a_worker_comes_and_goes_in_its_process_hears_of_the_end() -> None:
+    async def main(one: Perdure, two: Perdure) -> None:
+        ids = [(await two.start(sleeps, seconds)).id for seconds in (2, 5)]
+        waiting = [asyncio.create_task(one.get(id).result()) for id in ids]
+        await asyncio.sleep(1)
+        async with one.working():
+            assert await waiting[0] == 2
+        assert await waiting[1] == 5
+
+    play_two(main)
+
+
+def test_who_asks_while_the_worker_of_its_process_stops_hears_of_the_end_and_takes_nothing_from_it() -> None:
+    async def main(one: Perdure, two: Perdure) -> None:
+        ends = [await two.start(sleeps, seconds) for seconds in (3, 10, 20)]
+
+        async def ask_late() -> list[float]:
+            await asyncio.sleep(2)
+            return await asyncio.gather(*(one.get(end.id).result() for end in ends[:2]))
+
+        async with one.working():
+            held = await one.start(works, 5)
+            await asyncio.sleep(1)
+            asking = asyncio.create_task(ask_late())
+            cancelling = asyncio.create_task(cancel_late(two, held.id))
+        await cancelling
+        assert await asking == [3, 10]
+        assert await one.get(ends[2].id).result() == 20
+
+    async def cancel_late(two: Perdure, id: str) -> None:
+        await asyncio.sleep(3)
+        run = two.get(id)
+        await run.cancel()
+        with pytest.raises(ExecutionCancelled):
+            await run.result("1s")
+
+    play_two(main)

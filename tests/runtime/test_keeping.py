@@ -147,3 +147,17 @@ async def test_what_is_given_back_while_it_is_renewed_is_not_lost(
     await world.advance("60s")
     assert two.held
     assert "was lost" not in caplog.text
+
+
+async def test_what_is_given_back_just_before_it_is_renewed_is_not_renewed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf, other, keeper = Shelf(), Shelf(), Keeper()
+    one, two = lock(shelf, keeper, "one"), lock(other, keeper, "two")
+    await one.acquire()
+    await two.acquire()
+    other.gone.add("two")
+    shelf.during = two
+    await world.advance("15s")
+    assert (shelf.calls, other.calls) == ([["one"]], [])
+    assert "was lost" not in caplog.text

@@ -54,6 +54,24 @@ def test_what_it_prints_does_not_get_between_the_answers(tmp_path: Path) -> None
     assert run(tmp_path, "prints") == ""
 
 
+def test_what_it_prints_is_there_though_it_is_killed_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    run(tmp_path, "prints")
+    assert "on stdout, which carries the answers" in capfd.readouterr().err
+
+
+def test_a_fork_that_outlives_it_does_not_hide_its_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    try:
+        assert run(tmp_path, "forks", str(pipe)) == 2
+    finally:
+        os.close(end)  # and the fork ends
+
+
 def test_one_whose_attempts_are_spent_is_stuck_and_is_tried_in_another_process_later(tmp_path: Path) -> None:
     async def mend(run: Run[Any]) -> None:
         await run.until("stuck")

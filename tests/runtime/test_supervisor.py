@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -257,6 +259,26 @@ def test_pauses_grow_between_restarts(
     assert pauses[:4] == [0.01, 0.02, 0.04, 0.04]
 
 
+def test_where_a_process_cannot_be_started_again_it_is_tried_later_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "FIRST", 0.01)
+    begin, tries = subprocess.Popen, iter([True, True, False, False])
+
+    def popen(*args: Any, **options: Any) -> Any:
+        if not next(tries, True):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return begin(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    good = LINE + "sys.stdin.read(1)"
+    with caplog.at_level(logging.INFO, "perdure.supervisor"):
+        supervise(good, LINE + "sys.exit(3)", until_file=tmp_path / "lines", lines=4)
+    said = [record.getMessage() for record in caplog.records]
+    assert len([text for text in said if "worker process 2 cannot be started" in text]) == 2
+    assert len([text for text in said if "worker process 1 has pid" in text]) == 1
+
+
 def test_a_long_life_makes_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,6 +313,16 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(supervisor, "SLACK", 0.2)
     deaf = LINE + "import time; time.sleep(600)"
     assert supervise(deaf, until_file=tmp_path / "lines", lines=1) == 137
+
+
+def test_further_signals_do_not_put_off_the_end() -> None:
+    told = Supervisor([], drain=1.0)
+    deadlines = []
+    for _ in range(4):
+        told._signals.append(signal.SIGTERM)
+        told._pass_on()
+        deadlines.append(told._deadline)
+    assert deadlines[0] > deadlines[1] == deadlines[2] == deadlines[3]
 
 
 def test_handlers_are_restored(tmp_path: Path) -> None:

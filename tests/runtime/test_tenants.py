@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from perdure import Perdure, action, event, workflow
 from perdure.errors import UsageError
 from perdure.runtime.managing.tenants import Resting
+from perdure.testing import World
 
 ran: list[str] = []
 
@@ -141,3 +143,15 @@ def test_what_is_remembered_of_resting_executions_has_a_bound() -> None:
     resting.tenants = frozenset({"acme"})
     assert resting.awake([f"acme/{number}" for number in range(100)] + ["mill/1"]) == ["mill/1"]
     assert len(resting._passed) == 10
+
+
+@pytest.mark.virtual_time
+async def test_those_for_whom_there_is_no_place_when_their_tenant_goes_on_come_as_soon_as_there_is() -> None:
+    async with World(resident=2, grace="1h", lease="1h", probe="1h") as world:
+        await world.app.tenants.suspend("acme")
+        runs = [await world.app.start(quick, "ada", tenant="acme") for _ in range(7)]
+        await world.settle()
+        await world.app.tenants.resume("acme")
+        began = world.now()
+        assert [await run.result() for run in runs] == ["ada"] * 7
+        assert world.now() - began < timedelta(seconds=1)

@@ -405,6 +405,42 @@ def test_a_connection_that_is_in_disorder_from_the_start_is_made_again(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3, 20])
+def test_whoever_is_cancelled_while_a_transaction_begins_leaves_none_to_the_next(postgres: str, turns: int) -> None:
+    async def given_up(work: Awaitable[Any]) -> None:
+        working = asyncio.ensure_future(work)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    async def guest(store: PostgresStore, key: str) -> None:
+        async with store.transaction() as connection:
+            assert await store.start_in(connection, [begin(key)], GRACE) == ["created"]
+
+    async def parent(store: PostgresStore, hand: Hand) -> None:
+        await hand.commit(settled(), children=[begin("acme/child", topics=("x",))])
+
+    async def scenario() -> None:
+        async with opened(postgres, readers=1) as store, opened(postgres) as other:
+            await guest(store, "acme/first")
+            await given_up(guest(store, "acme/second"))
+            await guest(store, "acme/third")
+            assert await other.head("acme/third") is not None
+            await given_up(store.start([begin("acme/fourth", topics=("x",))], GRACE))
+            assert await store.start([begin("acme/fifth")], GRACE) == ["created"]
+            assert await other.head("acme/fifth") is not None
+            hand, later = await begun(store, ONE), await begun(store, TWO)
+            await given_up(parent(store, hand))
+            assert await later.commit(settled()) == "ok"
+            assert settled_rows(await log(other, TWO)) == 1
+
+    def settled_rows(rows: list[Any]) -> int:
+        return kinds(rows).count(ActionSettled)
+
+    asyncio.run(scenario())
+
+
 def test_a_transaction_in_which_nothing_happens_is_ended_and_what_it_wrote_with_it(postgres: str) -> None:
     async def scenario() -> None:
         async with opened(postgres, idle_timeout=0.2) as stopped, opened(postgres) as other:

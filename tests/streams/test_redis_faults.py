@@ -224,6 +224,23 @@ def test_silence_on_the_line_of_news_is_noticed(own: ValkeyServer, monkeypatch: 
     play(own.url, body)
 
 
+def test_who_is_cancelled_before_it_listens_does_not_keep_others_from_hearing(redis_url: str) -> None:
+    async def body(world: World) -> None:
+        client, worker = await world.open("client"), await world.open("w1")
+        await client.listen("acme/one")
+        assert client._desk is not None
+        async with client._desk.news._subscribing:  # somebody else is at it
+            gone = asyncio.create_task(client.listen("acme/two"))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+        await client.listen("acme/two")
+        await worker.publish([Hint("acme/two", ended=True)])
+        assert await got(client) == [Hint("acme/two", ended=True)]
+
+    play(redis_url, body)
+
+
 def test_what_could_not_be_sent_is_sent_later_but_not_all_of_it(
     own: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

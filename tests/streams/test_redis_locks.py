@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -47,6 +48,21 @@ def test_the_same_holder_gets_the_same_fence_again(redis_url: str) -> None:
         assert found is not None and (found.token, found.fence) == ("me", first)
 
     play(redis_url, body)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_they_go_on_in_another_event_loop(redis_url: str) -> None:
+    locks = RedisLocks(redis_url, prefix=new_prefix())
+    fence = asyncio.run(locks.take("stock", "me", 100 * SECOND))
+    assert fence is not None
+
+    async def drop() -> None:
+        assert await locks.drop("stock", "me", fence)
+        assert await locks.look("stock") is None
+
+    asyncio.run(drop())
+    asyncio.run(locks.close())
+    gc.collect()  # what nobody could close any more is found here, not by another test
 
 
 def test_a_lock_of_before_its_begin_was_kept_is_read() -> None:

@@ -197,3 +197,17 @@ def test_a_thread_that_is_done_counts_as_done_also_if_its_owner_is_frozen(monkey
     began = time.monotonic()
     run(main())
     assert time.monotonic() - began < 2
+
+
+def test_whoever_sleeps_for_what_is_left_comes_to_the_end_of_it():
+    async def main() -> float:
+        for number in range(1000):
+            await asyncio.sleep(0.0137 + number * 1e-6)
+            until, naps = loop().time() + 5, 0
+            while (left := until - loop().time()) > 0:
+                await asyncio.sleep(left)
+                naps += 1
+                assert naps < 3, "time stands still for the noise of floats"
+        return loop().time()
+
+    assert run(main()) > 5000

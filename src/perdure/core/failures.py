@@ -8,7 +8,7 @@ names it. Which kind of failure an exception is follows from its type alone, nev
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, cast
@@ -37,6 +37,8 @@ from perdure.errors import (
 
 #: Characters of a message that are kept.
 LONGEST = 10_000
+#: Causes that are kept, each that of the one before: there may be very many, or it goes round in a circle.
+CAUSES = 50
 Kind: TypeAlias = Literal["transient", "permanent", "contention", "external"]
 _KINDS: dict[type[BaseException], Kind] = {
     Transient: "transient",
@@ -100,26 +102,26 @@ def checked(classes: Classes) -> Classes:
     return dict(classes)
 
 
-def describe(error: BaseException, attempts: int = 1, kind: Kind | Literal[""] = "") -> Error:
-    """What the log keeps of an exception."""
+def describe(error: BaseException, attempts: int = 1, kind: Kind | Literal[""] = "", causes: int = CAUSES) -> Error:
+    """What the log keeps of an exception, and of so many that caused it; also of one that breaks when it is asked."""
     if isinstance(error, Recorded):
         return error.error
     if isinstance(error, ActionFailed | ChildFailed | ExecutionFailed) and error.type:
         name, message = error.type, str(error)
     else:
-        name, message = type(error).__name__, str(error) or type(error).__name__
+        name, message = type(error).__name__, _said(error) or type(error).__name__
     if isinstance(error, BaseExceptionGroup):
-        message += ": " + "; ".join(f"{type(inner).__name__}: {inner}" for inner in error.exceptions[:10])
+        message += ": " + "; ".join(f"{type(inner).__name__}: {_said(inner)}" for inner in error.exceptions[:10])
     for note in getattr(error, "__notes__", ()):
-        message += f" ({note})"
-    cause = error.__cause__
+        message += f" ({_said(note)})"
+    cause = error.__cause__ if causes and not isinstance(error, ActionFailed | ChildFailed) else None
     return Error(
         name,
         storable_text(message),
         _where(error.__traceback__),
         _details(error),
         attempts,
-        describe(cause) if cause is not None and not isinstance(error, ActionFailed | ChildFailed) else None,
+        None if cause is None else describe(cause, causes=causes - 1),
         kind or (error.kind if isinstance(error, ActionFailed) else ""),
     )
 
@@ -169,13 +171,24 @@ def _known(name: str, raises: Iterable[type[BaseException]]) -> type[BaseExcepti
 
 
 def _details(error: BaseException) -> Raw:
-    details: Any = getattr(error, "details", None)
+    try:
+        details: Any = getattr(error, "details", None)
+    except Exception:  # it is computed, and that breaks
+        return NULL
     if details is None or isinstance(error, OSError):
         return NULL
     try:
         return Raw(encode(details))
     except InvalidValue:
-        return Raw(encode(storable_text(repr(details)[:1000])))
+        return Raw(encode(storable_text(_said(details, repr)[:1000])))
+
+
+def _said(thing: object, say: Callable[[object], str] = str) -> str:
+    """What it says of itself; nothing where it breaks over that."""
+    try:
+        return say(thing)
+    except Exception:
+        return ""
 
 
 def _where(tb: TracebackType | None) -> str:

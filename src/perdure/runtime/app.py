@@ -227,7 +227,9 @@ class Perdure:
         if self.worker is not None:
             raise UsageError("this application already has a worker in this process")
         await self._listener.hang_up()
+        self._listener.silent = True
         await self.stream.open(self.me, list(queues or self.settings.queue_names))
+        self._ends.missed()
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
         worker = Worker(
             self.me, self.store, self.stream, registry, settings, self.clock, self, self.published, self._ends.came
@@ -247,6 +249,8 @@ class Perdure:
             await worker.stop(drain)
             await self.stream.close()
             await self.stream.open(self.me, [])
+            self._listener.silent = False
+            self._ends.missed()
 
     def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
         """The one blocking door: work in this process until the execution has ended, and return its result.
@@ -638,8 +642,7 @@ class Perdure:
 
         Without it, when it is time to look: the later, the more `looks` there were before.
         """
-        if self.worker is None:
-            self._listener.listen()
+        self._listener.listen()
         return self._ends.of(key, looks)
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
@@ -647,8 +650,7 @@ class Perdure:
 
     def hear(self, key: str, tell: Callable[[End | None], None]) -> None:
         """Tell of all news of this name, for as long as the application is open."""
-        if self.worker is None:
-            self._listener.listen()
+        self._listener.listen()
         self._ends.watch(key, tell)
 
     def _hears(self) -> bool:

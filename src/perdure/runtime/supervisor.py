@@ -4,7 +4,7 @@ No event loop runs here and none is forked: each worker is a process of its own 
 Rules kept here:
 
 - A worker that ends without being told is started again, at first at once and then with growing pauses; a minute of
-  life makes good. Each restart is logged with the reason.
+  life makes good. Each restart is logged with the reason. Where there can be no process at the time, the others go on.
 - Signals are passed on through a pipe to each worker, one byte each: the first means drain, the second at once. When
   this process dies, the pipes end, and the workers drain by themselves.
 - A worker that does not end in time after either is killed: its loop may be blocked, and then it hears nothing.
@@ -47,11 +47,11 @@ class Seat:
         self._pause = FIRST
 
     def start(self) -> None:
+        self._began = time.monotonic()
         # A group of its own: Ctrl-C in a terminal reaches the supervisor alone, which passes it on.
         apart = {} if sys.platform == "win32" else {"process_group": 0}
         self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, bufsize=0, **apart)  # type: ignore[call-overload]
         self.code = None
-        self._began = time.monotonic()
         log.info("worker process %d has pid %d", self.number, self.process.pid)
 
     def ended(self) -> bool:
@@ -117,7 +117,12 @@ class Supervisor:
                 text = "worker process %d ended with %d; starting it again in %.1f s"
                 log.warning(text, seat.number, seat.code, pause)
         if not self._told and seat.process is None and seat.due <= time.monotonic():
-            seat.start()
+            try:
+                seat.start()
+            except OSError as error:  # the host is short of something; the others work
+                log.error(
+                    "worker process %d cannot be started (%s); trying again in %.1f s", seat.number, error, seat.again()
+                )
 
     def _pass_on(self) -> None:
         for number in self._signals[self._told :]:
@@ -126,7 +131,7 @@ class Supervisor:
                     seat.code = None  # one that was to be started again no longer is
             self._told += 1
             limit = self._drain + SLACK if self._told == 1 else AT_ONCE
-            self._deadline = time.monotonic() + limit
+            self._deadline = min(self._deadline, time.monotonic() + limit)  # further signals do not put it off
             log.info("stopping all worker processes%s", "" if self._told == 1 else " at once")
             for seat in self._seats:
                 seat.tell(number)

@@ -95,6 +95,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Microseconds since the Unix epoch."""
         return EPOCH + self._micros
 
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+        # What is due within a microsecond would ring at this very instant, and whoever then sleeps for the rest, which
+        # may be no more than the noise of floats, would do so for ever.
+        now = self.time()
+        when = max(when, now + 1e-6) if when > now else when
+        return super().call_at(when, callback, *args, context=context)
+
     async def settled(self) -> None:
         """Return when everything has happened that can happen at this instant."""
         future: asyncio.Future[None] = self.create_future()

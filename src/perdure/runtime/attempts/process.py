@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import importlib
 import importlib.util
+import io
 import os
 import queue
 import signal
@@ -219,8 +220,12 @@ def _receive(requests: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:
 def _streams() -> tuple[IO[bytes], IO[bytes]]:
     """The two pipes, out of the reach of what the function reads and prints."""
     requests, answers = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.close(nothing)
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what waits in a buffer is lost when this process is killed
+    if hasattr(os, "register_at_fork"):
+        # As long as a fork has the pipe, its end does not tell that this process is gone.
+        os.register_at_fork(after_in_child=lambda: os.dup2(nothing, answers, inheritable=False))
     return os.fdopen(requests, "rb"), os.fdopen(answers, "wb")

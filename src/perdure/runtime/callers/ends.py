@@ -113,6 +113,14 @@ class Ends:
             if not future.done():
                 future.set_result(end)
 
+    def missed(self) -> None:
+        """Nobody has listened for a while: whoever waits has to look, and to listen anew."""
+        for tell in list(self._watches.values()):
+            tell(None)
+        for future in [future for futures in self._futures.values() for future in futures]:
+            if not future.done():
+                future.set_result(None)
+
     def close(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()

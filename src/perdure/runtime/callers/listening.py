@@ -10,19 +10,20 @@ from perdure.runtime.callers.ends import Ends, end_of
 
 
 class Listener:
-    """Listens from the first question about an end on, until it hangs up."""
+    """Listens from the first question about an end on, until it hangs up; never while a worker does."""
 
     def __init__(self, stream: Stream, ends: Ends) -> None:
         self._stream = stream
         self._ends = ends
         self._task: asyncio.Task[None] | None = None
+        self.silent = False  # a worker of this process receives what comes
 
     @property
     def listens(self) -> bool:
         return self._task is not None
 
     def listen(self) -> None:
-        if self._task is None:
+        if self._task is None and not self.silent:
             self._task = asyncio.create_task(self._hear(), name="perdure-listen", context=for_everybody())
 
     async def hang_up(self) -> None:

@@ -131,7 +131,8 @@ class Bulk:
             await self._app.store.find(Query(home, inner=False, fields=which.fields, limit=1))
         key = key_of(home, checked_id(id or f"bulk-{self._app.new_id()}"))
         queue = self._app.settings.queue_names[0]
-        first, now = published_of(order, Tally()), self._app.clock.now()
+        first = published_of(order, Tally())
+        now = await self._app.clock.sync()  # what has begun by now is meant, and that the store's clock says
         await self._app._starts.own(bulk, (order, Tally()), key, now, by, queue, first)
         return Run(self._app, key)
 

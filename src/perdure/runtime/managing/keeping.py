@@ -89,6 +89,8 @@ class Keeper:
     async def _renew(self, holdings: Sequence[Holding], now: float) -> None:
         """All of one kind, with one length of lease."""
         for one in holdings:
+            if one not in self._next:
+                continue  # given back before this began
             self._next[one] = now + one.lease / 3
             if one.most is not None and now - one.since > one.most:
                 self._lose(one, f"lock {one.name!r} was held for longer than {one.most:g} s, its limit")

@@ -177,7 +177,7 @@ class Resting:
     """What a worker knows of tenants: quotas, and those whose executions it does not take up, with some of these.
 
     What is passed over is due in the store again and again, ever more seldom. Those that are remembered here are taken
-    up at once when their tenant goes on; the others when they are due.
+    up when their tenant goes on, as soon as there is a place; the others when they are due.
     """
 
     def __init__(self, store: Store, most: int = 10_000) -> None:
@@ -187,15 +187,16 @@ class Resting:
         self.tenants: frozenset[str] = frozenset()
         self.limits: Mapping[str, int] = {}
         self._passed: dict[str, None] = {}
+        self._awake: list[str] = []  # of those, what may go on and has not been given out yet
 
     def stale(self) -> None:
         """Something has changed."""
         self._looked = float("-inf")
 
-    async def look(self, time: float, every: float) -> list[str]:
-        """See who rests, unless that was done within `every` seconds; gives executions that may go on now."""
+    async def look(self, time: float, every: float) -> None:
+        """See who rests, unless that was done within `every` seconds."""
         if time - self._looked < every:
-            return []
+            return
         self._looked = time
         try:
             records = [one async for one in _records(self._store)]
@@ -207,7 +208,12 @@ class Resting:
         awake = [key for key in self._passed if not self.rests(key)]
         for key in awake:
             del self._passed[key]
-        return awake
+        self._awake += awake
+
+    def again(self, places: int) -> list[str]:
+        """Some of those that may go on by now, as many as there is room for."""
+        some, self._awake = self._awake[:places], self._awake[places:]
+        return some
 
     def rests(self, key: str) -> bool:
         return key.partition("/")[0] in self.tenants
@@ -217,7 +223,7 @@ class Resting:
         if not self.tenants:
             return keys
         resting = [key for key in keys if self.rests(key)]
-        for key in resting[: self._most - len(self._passed)]:
+        for key in resting[: self._most - len(self._passed) - len(self._awake)]:
             self._passed[key] = None
         return [key for key in keys if not self.rests(key)]
 

@@ -6,6 +6,7 @@ Rules kept here:
 - A hold that was asked for is not forgotten when the worker is told to stop.
 - What is of a tenant that is suspended stays where it is, and so does what is new of one that is at its quota.
 - What is for another queue or for other code is given back; what another worker holds is hinted to that one.
+- A worker that is told to stop hands on what waits for a place, and what still comes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ from perdure.runtime.work.rooms import Rooms
 
 #: Hints taken from the stream at once.
 _HINTS = 1000
+#: What workers are told when one has stopped: it looks no more at what is due, of which nobody else need know.
+LEFT = "left:"
+#: Who is told to stop hands on what has come in so many seconds: where all are told, hints go round among them.
+_ROUND = 1.0
 _TAKEN_OVER = ev.NUMBERS[ev.TakenOver]
 
 
@@ -83,6 +88,8 @@ class Intake:
             if hint.news == NEWS:
                 self._resting.stale()
                 floor.look_at(floor.now())
+            elif hint.news == LEFT:
+                floor.look_at(floor.now())
             elif hint.news:
                 floor.attempts.circuits.heard(hint.news, floor.now())
             elif not hint.key:
@@ -102,8 +109,12 @@ class Intake:
     async def admit(self) -> None:
         rooms = self._rooms
         await self._arrived.wait()
+        if self._floor.draining:
+            await self.hand_on()
+            await asyncio.sleep(_ROUND)
+            return
         free = rooms.free()
-        if self._floor.draining or free <= rooms.spared:
+        if free <= rooms.spared:
             rooms.vacated.clear()
             if free > 0:
                 self._floor.look_at(self._floor.now())  # what is spared is for what is due
@@ -114,6 +125,22 @@ class Intake:
             self._arrived.clear()
         await self.take(list(dict.fromkeys(hint.key for hint in hints)))
         await self._stream.ack(hints)
+
+    async def hand_on(self) -> None:
+        """Let others have what waits here for a place."""
+        hints = [self._arrivals.take() for _ in range(len(self._arrivals))]
+        self._arrived.clear()
+        await self._stream.publish([Hint(hint.key, hint.queue, away=True) for hint in hints if hint.queue])
+        await self._stream.ack(hints)
+
+    async def leave(self) -> None:
+        """Hand on all that has come, also what nobody has received yet, and let others look at what is due."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                while True:
+                    await self.receive()
+        await self.hand_on()
+        await self._stream.publish([Hint("", news=LEFT)])
 
     async def take(self, keys: Sequence[str]) -> None:
         """Hold what is not here yet; for what is here there may be mail."""

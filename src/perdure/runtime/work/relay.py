@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from perdure.core.records import ACTION, Due, Hint
 from perdure.flows.registry import Registry
@@ -25,6 +25,8 @@ from perdure.runtime.work.intake import Intake
 from perdure.runtime.work.mailman import Mailman
 from perdure.runtime.work.quotas import EVERY, Quotas
 from perdure.runtime.work.rooms import Rooms
+
+T = TypeVar("T")
 
 #: Later than anything is due.
 FAR = 2**63
@@ -41,6 +43,8 @@ class Floor(Protocol):
     settings: Settings
     draining: bool
     attempts: Attempts
+
+    def spawn(self, errand: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]: ...
 
 
 class Relay:
@@ -107,10 +111,9 @@ class Relay:
                 await self._look_who_waits()
                 expected = expected or min(due, self._next_look) <= now
                 limit = min(self._rooms.free(), 500)
-                dues, more = await self._claim(queues, definitions, limit) if expected else ([], False)
-                await self._hint(dues)
-                self._rooms.spare(max(0, self._rooms.spared - len(dues)) if more else 0)
-                if dues:
+                found, more = await self._take(queues, definitions, limit) if expected else (0, False)
+                self._rooms.spare(max(0, self._rooms.spared - found) if more else 0)
+                if found:
                     quiet_since = asyncio.get_running_loop().time()
                     if more:
                         continue
@@ -134,6 +137,19 @@ class Relay:
             return served
         self.look_when_free()
         return [one for one in served if not one.startswith(ACTION)]
+
+    async def _take(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> tuple[int, bool]:
+        """Take what is due, or hint it; how many these are, and whether there may be more.
+
+        What was claimed is due again only later, so it is not forgotten when we are told to stop.
+        """
+
+        async def take() -> tuple[int, bool]:
+            dues, more = await self._claim(queues, definitions, limit)
+            await self._hint(dues)
+            return len(dues), more
+
+        return await asyncio.shield(self._floor.spawn(take(), "perdure-claim"))
 
     async def _claim(self, queues: Sequence[str], definitions: Sequence[str], limit: int) -> tuple[list[Due], bool]:
         """What is due, no more actions than there is room for; and whether there may be more."""
@@ -166,8 +182,9 @@ class Relay:
     async def _look_who_waits(self) -> None:
         """What was passed over because of its tenant is taken up when nothing is in the way any more."""
         time = asyncio.get_running_loop().time()
-        if awake := await self._resting.look(time, self._floor.settings.probe):
-            await self._intake.take(awake[: self._rooms.free()])
+        await self._resting.look(time, self._floor.settings.probe)
+        if awake := self._resting.again(max(0, self._rooms.free())):
+            await self._intake.take(awake)
         if self._quotas.waiting and (ready := self._quotas.again(self._rooms.free())):
             await self._intake.take(ready)
 
@@ -187,5 +204,10 @@ class Relay:
         elsewhere = [Hint(due.key, due.queue, due.holder) for due in dues if due.holder not in (None, me)]
         if here:
             await self._intake.take(here)
+        if self._floor.draining:  # nothing was taken any more
+            residents = self._rooms.residents
+            elsewhere += [
+                Hint(due.key, due.queue, away=True) for due in dues if due.holder is None and due.key not in residents
+            ]
         if elsewhere:
             await self._stream.publish(elsewhere)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core import guard, tracing
 from perdure.core.records import Commit, End, Hint
@@ -41,6 +41,8 @@ from perdure.runtime.work.quotas import Quotas
 from perdure.runtime.work.relay import Relay
 from perdure.runtime.work.rooms import Rooms
 from perdure.runtime.work.sharing import Sharing
+
+T = TypeVar("T")
 
 log = logging.getLogger("perdure.worker")
 
@@ -89,7 +91,7 @@ class Worker:
         self._sharing = Sharing(self, store, stream, self._landing.evict, self._relay.look_when_free)
         self.patience = self._sharing.patience
         self.give_back = self._sharing.give_back
-        self._errands: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._leases: Leases | None = None
         self._lease = int(settings.lease * 1e6)
@@ -123,6 +125,7 @@ class Worker:
         self.draining = True
         self.attempts.close()
         self._ring_all()
+        self.rooms.vacated.set()  # nobody waits for a place any more
         limit = self.settings.drain if grace is None else grace
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -144,6 +147,7 @@ class Worker:
         self.attempts.processes.close()
         if self._leases is not None:
             await self._leases.stop()
+        await self._intake.leave()
 
     def _trace_of(self, key: str) -> tracing.Trace | None:
         """For lines about executions that are here, whoever writes them."""
@@ -155,7 +159,7 @@ class Worker:
         if left:
             with contextlib.suppress(StoreError):
                 await self._store.release([(resident.key, resident.token) for resident in left])
-                await self._stream.publish([Hint(resident.key, resident.queue) for resident in left])
+                await self._stream.publish([Hint(resident.key, resident.queue, away=True) for resident in left])
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a loop; when something fails, say so, wait a little longer each time, go on."""
@@ -220,7 +224,7 @@ class Worker:
     def look_at(self, due: int) -> None:
         self._relay.look_at(due)
 
-    def spawn(self, errand: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, errand: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Something that is done beside the loops, and before the worker has stopped."""
         task = self._loop.create_task(errand, name=name)
         self._errands.add(task)

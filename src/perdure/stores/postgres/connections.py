@@ -61,6 +61,18 @@ async def connect(
         )
 
 
+@asynccontextmanager
+async def whole(connection: Connection) -> AsyncIterator[None]:
+    """A transaction. If whoever runs it is cancelled its connection ends, for it may have begun and not be over: what
+    came after it would be part of it, and never be committed."""
+    try:
+        async with connection.transaction():
+            yield
+    except asyncio.CancelledError:
+        connection.terminate()
+        raise
+
+
 class Line:
     """One connection; who comes while it is in use waits."""
 

@@ -44,7 +44,7 @@ from perdure.ports import Standing
 from perdure.stores.postgres import columns, migrations, search, trouble
 from perdure.stores.postgres.address import read_address
 from perdure.stores.postgres.answers import AGAIN, hold_answers, sent
-from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines, PlainLine, Share
+from perdure.stores.postgres.connections import EVERYBODY, Connection, Line, Lines, PlainLine, Share, whole
 from perdure.stores.postgres.joining import as_tenants
 from perdure.stores.postgres.readers import Readers
 from perdure.stores.postgres.statements import Statements
@@ -158,7 +158,7 @@ class PostgresStore:
         return await self._calls.run(lambda connection: begin(connection, starts, grace), writes=True)
 
     async def _start_listening(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
-        async with connection.transaction():
+        async with whole(connection):
             return await self._start(connection, starts, grace)
 
     async def _start(self, connection: Connection, starts: Sequence[Start], grace: int) -> list[Started]:
@@ -271,7 +271,7 @@ class PostgresStore:
         assert len({commit.key for commit in rest}) == len(rest), "an execution has one commit in flight"
         careful = within is not None
         if any(child.topics for commit in rest for child in commit.children):
-            within = within or _savepoint
+            within = within or whole
         for _ in range(ROUNDS):
             if not rest:
                 break
@@ -472,7 +472,11 @@ def _savepoint(connection: Connection) -> AbstractAsyncContextManager[Any]:
 
 async def _begin(connection: Connection) -> tuple[Connection, Any]:
     transaction = connection.transaction()
-    await transaction.start()
+    try:
+        await transaction.start()
+    except asyncio.CancelledError:
+        connection.terminate()  # it may have begun, and the next one would be a part of it
+        raise
     return connection, transaction
 
 
@@ -482,6 +486,9 @@ async def _roll_back(line: Line, transaction: Any) -> None:
             await transaction.rollback()
     except trouble.FAILURES:
         line.drop()  # the server rolls back what has lost its connection
+    except asyncio.CancelledError:
+        line.drop()
+        raise
 
 
 def _key(commit: Commit) -> str:

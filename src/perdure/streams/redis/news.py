@@ -66,6 +66,7 @@ class News:
         self._keys = keys
         self._channels: dict[str, asyncio.Event] = {}  # set once it is confirmed
         self._line: Any = None  # a connection of the driver
+        self._asked: set[str] = set()  # channels that were asked for on it
         self._subscribing = asyncio.Lock()
         self._pause = 0.05
         self._task: asyncio.Task[None] | None = None
@@ -80,14 +81,12 @@ class News:
         await self._join(self._keys.words)
 
     async def _join(self, channel: str) -> None:
-        confirmed = self._channels.get(channel)
-        if confirmed is None:
-            confirmed = self._channels[channel] = asyncio.Event()
-            if self._task is None:
-                self._task = asyncio.create_task(self._run(), name="perdure-news", context=for_everybody())
-            elif self._line is not None:
-                with suppress(*FAILURES):
-                    await self._subscribe(self._line, channel)
+        confirmed = self._channels.setdefault(channel, asyncio.Event())
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="perdure-news", context=for_everybody())
+        elif channel not in self._asked:
+            with suppress(*FAILURES):
+                await self._subscribe()
         if not confirmed.is_set() and not self._health.trouble:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CONFIRMED):
@@ -98,9 +97,13 @@ class News:
         if task is not None:
             await end([task])
 
-    async def _subscribe(self, line: Any, *channels: str) -> None:
+    async def _subscribe(self) -> None:
+        """Ask for what was not asked for yet, also by those who were cancelled before they could."""
         async with self._subscribing:  # one at a time: the first one connects
-            await line.send_command("SUBSCRIBE", *channels, check_health=False)
+            line, asked, missing = self._line, self._asked, self._channels.keys() - self._asked
+            if line is not None and missing:
+                await line.send_command("SUBSCRIBE", *missing, check_health=False)
+                asked |= missing
 
     async def _run(self) -> None:
         while True:
@@ -122,8 +125,8 @@ class News:
             self._pause = min(self._pause * 2, PAUSE)
 
     async def _hear(self, line: Any) -> None:
-        self._line = line
-        await self._subscribe(line, *self._channels)
+        self._line, self._asked = line, set()
+        await self._subscribe()
         asked = False
         while True:
             message = await line.read_response(timeout=SILENCE / 5 if asked else SILENCE)

@@ -1,8 +1,8 @@
 """One line to Redis or to a Redis Cluster, with the few verbs that are needed here, and why they failed.
 
 Rules kept here: every call ends within the timeout of its line; nothing is repeated behind the caller's back; a line
-that was hung up connects anew with the next call. Who hangs up does not cut others short: the last one to use a line
-closes it.
+that was hung up, or is on another event loop by now, connects anew with the next call. Who hangs up does not cut others
+short: the last one to use a line closes it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,30 @@ class Server:
         self.cluster = scheme.endswith("+cluster")
         self._url = f"{scheme.removesuffix('+cluster')}://{rest}"
         self._timeout = timeout
-        self._wires = Wires(self._url, timeout, _options(timeout))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin()
+        parts = urlsplit(self._url)
+        self.place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    def _begin(self) -> None:
+        self._wires = Wires(self._url, self._timeout, _options(self._timeout))
         self._client: RedisCluster | None = None
         self._users: Counter[RedisCluster] = Counter()
         self._connecting = asyncio.Lock()
-        parts = urlsplit(self._url)
-        self.place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+    def _here(self) -> None:
+        """What was connected on an earlier event loop can neither be used nor closed on this one."""
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            if self._loop is not None:
+                self._begin()
+            self._loop = loop
 
     async def call(self, *command: Word, key: str | None = None, **parsing: bool) -> Any:
         """Do one command. A command whose key is not its first word needs the key named, for clusters.
 
         `parsing` are the driver's options for reading the answer.
         """
+        self._here()
         if not self.cluster:
             [answer] = await self._wires.ask([command], **parsing)
             if isinstance(answer, BaseException):
@@ -62,6 +74,7 @@ class Server:
 
     async def many(self, commands: Sequence[Command]) -> list[Any]:
         """Do many commands in one round trip; where one failed, its answer is the error."""
+        self._here()
         if not self.cluster:
             return await self._wires.ask(commands)
         client = self._client or await self._connect()
@@ -73,6 +86,7 @@ class Server:
 
     async def listener(self) -> Any:
         """A connection to subscribe on; in a cluster news is told to every node, so any of them will do."""
+        self._here()
         if not self.cluster:
             return self._wires.make()
         node = (self._client or await self._connect()).get_random_node()
@@ -80,6 +94,7 @@ class Server:
 
     async def hang_up(self) -> None:
         """Close what is not in use. It does not fail: it is what is done about failures."""
+        self._here()
         await self._wires.close()
         client, self._client = self._client, None
         if client is not None:
