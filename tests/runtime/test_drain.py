@@ -7,14 +7,15 @@ and renews. A hold that is not given back would lapse, and whoever comes next wo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from perdure import Retry, Run, action, event, workflow
+from perdure import Perdure, Retry, Run, action, event, workflow
 from perdure.core import events as ev
-from perdure.core.records import ENDED
+from perdure.core.records import ENDED, Hint
+from perdure.streams.memory import MemoryStream
 from perdure.testing import World
 from perdure.testing.clock import EPOCH
 from perdure.testing.faults import CrashPoints
@@ -241,3 +242,44 @@ async def test_what_is_given_to_a_worker_while_it_stops_goes_to_others(which: in
         await world.workers[which].shut_down()
         await run.result()
         assert passed(world) < 65
+
+
+class Noting(MemoryStream):
+    """Knows what was handed on, and what was acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handed: list[str] = []
+        self.acked: list[str] = []
+
+    async def publish(self, hints: Sequence[Hint]) -> None:
+        self.handed += [hint.key for hint in hints if hint.away]
+        await super().publish(hints)
+
+    async def ack(self, hints: Sequence[Hint]) -> None:
+        self.acked += [hint.key for hint in hints]
+
+
+def test_a_hint_is_handed_on_once_and_once_more_in_the_end_when_it_is_acknowledged() -> None:
+    async def scenario() -> None:
+        stream = Noting()
+        async with Perdure("memory://", stream=stream) as app, app.working() as worker:
+            run = await app.start(works, 0.5)
+            async with asyncio.timeout(20):
+                while not worker.attempts.running:
+                    await asyncio.sleep(0.001)
+                stopping = asyncio.create_task(worker.stop())
+                await stream.publish([Hint("default/a", "default")])
+                while "default/a" not in stream.handed:
+                    await asyncio.sleep(0)
+                await stream.publish([Hint("default/a", "default"), Hint("default/b", "default")])
+                while "default/b" not in stream.handed:
+                    await asyncio.sleep(0)
+            assert stream.handed == ["default/a", "default/b"]
+            assert not {"default/a", "default/b"}.intersection(stream.acked)
+            await stopping
+            assert await run.status() == "completed"
+            assert sorted(stream.handed[2:]) == ["default/a", "default/b"]
+            assert {"default/a", "default/b"} < set(stream.acked)
+
+    asyncio.run(scenario())

@@ -228,7 +228,11 @@ class Perdure:
             raise UsageError("this application already has a worker in this process")
         await self._listener.hang_up()
         self._listener.silent = True
-        await self.stream.open(self.me, list(queues or self.settings.queue_names))
+        try:
+            await self.stream.open(self.me, list(queues or self.settings.queue_names))
+        except BaseException:
+            self._listener.silent = False
+            raise
         self._ends.missed()
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
         worker = Worker(

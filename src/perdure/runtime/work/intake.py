@@ -37,8 +37,6 @@ from perdure.runtime.work.rooms import Rooms
 _HINTS = 1000
 #: What workers are told when one has stopped: it looks no more at what is due, of which nobody else need know.
 LEFT = "left:"
-#: Who is told to stop hands on what has come in so many seconds: where all are told, hints go round among them.
-_ROUND = 1.0
 _TAKEN_OVER = ev.NUMBERS[ev.TakenOver]
 
 
@@ -75,6 +73,7 @@ class Intake:
         self._ended = ended
         self._arrivals: RoundRobin[Hint] = RoundRobin(100 * _HINTS)  # what no longer fits is due by itself
         self._arrived = asyncio.Event()
+        self._handed: dict[str, list[Hint]] = {}  # on to others, since we were told to stop, by key
         self._queues = frozenset(floor.settings.queue_names)
         self._lease = int(floor.settings.lease * 1e6)
 
@@ -110,8 +109,7 @@ class Intake:
         rooms = self._rooms
         await self._arrived.wait()
         if self._floor.draining:
-            await self.hand_on()
-            await asyncio.sleep(_ROUND)
+            await self._hand_on()
             return
         free = rooms.free()
         if free <= rooms.spared:
@@ -126,12 +124,17 @@ class Intake:
         await self.take(list(dict.fromkeys(hint.key for hint in hints)))
         await self._stream.ack(hints)
 
-    async def hand_on(self) -> None:
-        """Let others have what waits here for a place."""
+    async def _hand_on(self) -> None:
+        """Let others have what waits here for a place, each once: where all stop, hints would go round among them.
+
+        It is acknowledged when we leave, for a stream gives less to whoever has much of it in hand.
+        """
         hints = [self._arrivals.take() for _ in range(len(self._arrivals))]
         self._arrived.clear()
-        await self._stream.publish([Hint(hint.key, hint.queue, away=True) for hint in hints if hint.queue])
-        await self._stream.ack(hints)
+        fresh = {hint.key: hint for hint in hints if hint.queue and hint.key not in self._handed}
+        await self._stream.publish([Hint(hint.key, hint.queue, away=True) for hint in fresh.values()])
+        for hint in hints:
+            self._handed.setdefault(hint.key, []).append(hint)
 
     async def leave(self) -> None:
         """Hand on all that has come, also what nobody has received yet, and let others look at what is due."""
@@ -139,8 +142,11 @@ class Intake:
             async with asyncio.timeout(0):
                 while True:
                     await self.receive()
-        await self.hand_on()
+        await self._hand_on()
+        back = [hints[-1] for hints in self._handed.values() if len(hints) > 1 and hints[-1].queue]
+        await self._stream.publish([Hint(hint.key, hint.queue, away=True) for hint in back])
         await self._stream.publish([Hint("", news=LEFT)])
+        await self._stream.ack([hint for hints in self._handed.values() for hint in hints])
 
     async def take(self, keys: Sequence[str]) -> None:
         """Hold what is not here yet; for what is here there may be mail."""
