@@ -12,7 +12,6 @@ import pytest
 from perdure import ExecutionCancelled, ExecutionStuck, Perdure, action, workflow
 from perdure.core.records import End, Hint
 from perdure.core.retry import Retry
-from perdure.errors import SettingsError
 from perdure.runtime.callers.ends import Ends
 from perdure.stores.memory import MemoryStore
 from perdure.streams.memory import Hub, MemoryStream
@@ -170,24 +169,3 @@ def test_who_asks_while_the_worker_of_its_process_stops_hears_of_the_end_and_tak
             await run.result("1s")
 
     play_two(main)
-
-
-class Refusing(MemoryStream):
-    """Not for workers."""
-
-    async def open(self, me: str, queues: Sequence[str]) -> None:
-        if queues:
-            raise SettingsError("no queues here")
-        await super().open(me, queues)
-
-
-def test_whoever_waits_listens_also_after_a_worker_could_not_start() -> None:
-    async def scenario() -> None:
-        async with Perdure("memory://", stream=Refusing()) as app:
-            with pytest.raises(SettingsError):
-                async with app.working():
-                    raise AssertionError("it cannot work")
-            app.news("default/one")
-            assert app._listener.listens
-
-    asyncio.run(scenario())

@@ -188,6 +188,7 @@ class Perdure:
             await self.stream.close()
             await self.store.close()
             raise
+        self._listener.begin()
         self._writes.open()
         self._opened, self._opened_by = asyncio.get_running_loop(), os.getpid()
 
@@ -227,12 +228,7 @@ class Perdure:
         if self.worker is not None:
             raise UsageError("this application already has a worker in this process")
         await self._listener.hang_up()
-        self._listener.silent = True
-        try:
-            await self.stream.open(self.me, list(queues or self.settings.queue_names))
-        except BaseException:
-            self._listener.silent = False
-            raise
+        await self.stream.open(self.me, list(queues or self.settings.queue_names))
         self._ends.missed()
         settings = structs.replace(self.settings, queues=",".join(queues)) if queues else self.settings
         worker = Worker(
@@ -253,7 +249,7 @@ class Perdure:
             await worker.stop(drain)
             await self.stream.close()
             await self.stream.open(self.me, [])
-            self._listener.silent = False
+            self._listener.begin()
             self._ends.missed()
 
     def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:

@@ -22,12 +22,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from perdure.core.moments import moment
 from perdure.core.places import where
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 #: When every virtual clock begins: 2030-01-01T00:00:00Z, in microseconds.
 EPOCH = 1_893_456_000_000_000
@@ -95,7 +96,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Microseconds since the Unix epoch."""
         return EPOCH + self._micros
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         # What is due within a microsecond would ring at this very instant, and whoever then sleeps for the rest, which
         # may be no more than the noise of floats, would do so for ever.
         now = self.time()
