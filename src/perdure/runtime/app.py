@@ -188,6 +188,7 @@ class Perdure:
             await self.stream.close()
             await self.store.close()
             raise
+        self._listener.begin()
         self._writes.open()
         self._opened, self._opened_by = asyncio.get_running_loop(), os.getpid()
 
@@ -247,6 +248,7 @@ class Perdure:
             await worker.stop(drain)
             await self.stream.close()
             await self.stream.open(self.me, [])
+            self._listener.begin()
 
     def run(self, workflow: Callable[[*Ts], Coroutine[Any, Any, R]], *args: *Ts, id: str | None = None) -> R:
         """The one blocking door: work in this process until the execution has ended, and return its result.
@@ -638,8 +640,7 @@ class Perdure:
 
         Without it, when it is time to look: the later, the more `looks` there were before.
         """
-        if self.worker is None:
-            self._listener.listen()
+        self._listener.listen()
         return self._ends.of(key, looks)
 
     def no_news(self, key: str, future: asyncio.Future[End | None]) -> None:
@@ -647,8 +648,7 @@ class Perdure:
 
     def hear(self, key: str, tell: Callable[[End | None], None]) -> None:
         """Tell of all news of this name, for as long as the application is open."""
-        if self.worker is None:
-            self._listener.listen()
+        self._listener.listen()
         self._ends.watch(key, tell)
 
     def _hears(self) -> bool:

@@ -16,17 +16,23 @@ class Listener:
         self._stream = stream
         self._ends = ends
         self._task: asyncio.Task[None] | None = None
+        self._free = False  # the stream is open, and no worker reads it
 
     @property
     def listens(self) -> bool:
         return self._task is not None
 
+    def begin(self) -> None:
+        """The stream is open on this event loop, and nobody else reads it: whoever waits from now on may listen."""
+        self._free, self._task = True, None
+
     def listen(self) -> None:
-        if self._task is None:
+        if self._free and self._task is None:
             self._task = asyncio.create_task(self._hear(), name="perdure-listen", context=for_everybody())
 
     async def hang_up(self) -> None:
-        """Stop, and close the stream."""
+        """Stop, and close the stream; nobody listens before it is begun anew."""
+        self._free = False
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
