@@ -169,3 +169,37 @@ def test_who_asks_while_the_worker_of_its_process_stops_hears_of_the_end_and_tak
             await run.result("1s")
 
     play_two(main)
+
+
+def test_hints_are_read_by_the_worker_alone_whoever_asks_for_an_end_while_it_begins_or_stops() -> None:
+    async def body() -> None:
+        async with Perdure("memory://") as app:
+            opened = app.stream.open
+
+            async def opens(me: str, queues: Sequence[str]) -> None:
+                app.news("default/one")
+                await asyncio.sleep(0)
+                await opened(me, queues)
+
+            app.stream.open = opens  # type: ignore[method-assign]
+            async with app.working():
+                assert not app._listener.listens
+            assert not app._listener.listens
+            app.news("default/one")
+            assert app._listener.listens
+
+    asyncio.run(body())
+
+
+def test_ends_are_heard_in_a_second_event_loop() -> None:
+    app = Perdure("memory://")
+
+    async def ask() -> None:
+        await app.open()
+        app.news("default/one")
+        await asyncio.sleep(0)
+        task = app._listener._task
+        assert task is not None and not task.done()
+
+    asyncio.run(ask())
+    asyncio.run(ask())

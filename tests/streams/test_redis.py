@@ -19,6 +19,7 @@ from perdure.streams.redis.arrivals import APART, SHARED
 from perdure.streams.redis.hand import STALLED, Entry, Hand
 from perdure.streams.redis.keys import CHANNELS, Keys
 from perdure.streams.redis.reader import Pace
+from perdure.streams.redis.server import Server
 from perdure.testing.contract import StreamContract
 from perdure.testing.servers.valkey import ValkeyServer, new_prefix, private_cluster
 from tests.streams.redis_world import World, got, play, until
@@ -706,6 +707,17 @@ def test_a_cluster_carries_hints_news_and_work_of_all_shards() -> None:
         assert worker.trouble == client.trouble == ""
         await client.close()
         await worker.close()
+
+    with private_cluster() as url:
+        asyncio.run(asyncio.wait_for(body(url), 20))
+
+
+def test_as_many_wait_for_one_node_of_a_cluster_as_there_are_streams() -> None:
+    async def body(url: str) -> None:
+        server = Server(url, timeout=10)
+        waiting = [server.call("BLPOP", f"{{empty}}:{number}", 1) for number in range(200)]
+        assert set(await asyncio.gather(*waiting)) == {None}
+        await server.hang_up()
 
     with private_cluster() as url:
         asyncio.run(asyncio.wait_for(body(url), 20))

@@ -27,6 +27,8 @@ FAILURES = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 REFUSALS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError)
 #: How long to wait for a connection to be made.
 CONNECT = 2.0
+#: Connections to one node of a cluster: each stream that is read has one, and the driver has a limit of its own.
+ANY = 2**31 - 1
 
 
 class Server:
@@ -124,7 +126,7 @@ class Server:
 
     async def _clustered(self) -> RedisCluster:
         # A cluster that has moved a slot answers with the new place; following it is the one repetition.
-        limits = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 1)}
+        limits = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 1), "max_connections": ANY}
         client = RedisCluster.from_url(self._url, **_options(self._timeout), **limits)
         try:
             await client.initialize()
